@@ -44,7 +44,7 @@ NAMED = {
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_an_option_given_twice_is_not_ignored_once(arguments: list[str], option: str) -> None:
-    assert mistake(*arguments) == f"{option} is given twice, and takes one value; give it once"
+    assert mistake(*arguments) == f"{option} is given twice, but takes one value; give it once"
 
 
 def test_a_flag_given_twice_is_no_mistake() -> None:
@@ -167,7 +167,7 @@ def test_what_is_known_by_name_is_listed(catalogue: str, key: str, name: str) ->
 def test_algorithms_are_listed_by_their_name_too() -> None:
     assert fine("list", "algorithms").out == fine("list").out
     assert fine("list", "algorithms", "all_reduce").out == fine("list", "all_reduce").out
-    assert "takes no further name" in mistake("list", "models", "llama3-8b")
+    assert "takes no other name" in mistake("list", "models", "llama3-8b")
     assert "did you mean 'models'" in mistake("list", "model")
 
 

@@ -301,8 +301,8 @@ def test_packets_are_printed_and_are_in_the_json() -> None:
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (("--mtu", "1KiB"), "--mtu is of packets"),
-        (("--lossy",), "--lossless or --lossy is of packets"),
+        (("--mtu", "1KiB"), "--mtu is for packets"),
+        (("--lossy",), "--lossless or --lossy is for packets"),
         (("--routing", "spray"), "use --routing spread"),
         (("--packets", "--recovery", "go_back_n"), "a lossless network loses nothing"),
         (("--packets", "--store-and-forward"), "always stored and forwarded"),

@@ -282,7 +282,7 @@ def test_ctrl_c_keeps_what_is_done(store: Path) -> None:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, ""), err
-    assert "the same command goes on from there" in err
+    assert "run the same command again to resume" in err
     assert "Traceback" not in err
     assert asked(store, "select status from run") == [("interrupted",)]
 

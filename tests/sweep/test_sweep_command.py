@@ -130,5 +130,5 @@ def test_what_is_slow_where_ranks_are_and_packets_are_axes(store: Path) -> None:
     switch = get_topology("switch(4, 50GB/s, 1us)")
     wanted = [simulate(ring, switch, 1 << 16, packets=Packets(mtu_bytes=size)).time_s for size in (1024, 4096)]
     assert table["time_s"] == wanted
-    with pytest.raises(choreo.UsageError, match="mtu is of packets; give packets=yes too"):
+    with pytest.raises(choreo.UsageError, match="mtu is for packets; give packets=yes too"):
         choreo.sweep("simulate", **mtu, mtu=1024, store=store, workers=1)

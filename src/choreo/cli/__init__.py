@@ -34,18 +34,18 @@ COMMANDS = {
     "simulate": "Simulate schedules on a network: time, link load, critical path.",
     "trace": "Look into other tools' traces, and write them in another form.",
     "bound": "Find the least time that any schedule could take on a network.",
-    "synthesize": "Make a schedule for a network, as near to the bound as it gets.",
+    "synthesize": "Make a schedule for a network, as close to the bound as possible.",
     "tune": "Find what NCCL should use at which size, and write it for its tuner.",
-    "plan": "Plan a training job: how to cut it, how long a step takes, what it needs.",
+    "plan": "Plan a training job: how to split it, how long a step takes, what it needs.",
     "sweep": "Call a verb for every combination of values, on all cores.",
-    "record": "Ask what was recorded: SQL, named questions, imports, exports.",
-    "validate": "Hold predictions to measurements, published or your own.",
+    "record": "Query what was recorded: SQL, named questions, imports, exports.",
+    "validate": "Compare predictions with measurements, published or your own.",
     "train": "Train a model under a plan, with the prediction beside every step.",
     "run": "Run a script in several processes, the ranks of a job.",
     "bench": "Measure collectives between local ranks, and other libraries.",
-    "calibrate": "Measure what a message costs on this machine, and keep it.",
+    "calibrate": "Measure what a message costs on this machine, and store it.",
     "show": "Watch a schedule step by step: terminal, SVG, animated page.",
-    "explore": "Open a page where all of this is seen at work, and changed.",
+    "explore": "Open a page where all of this can be seen at work and changed.",
 }
 
 
@@ -120,7 +120,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _sentence(error: BaseException) -> tuple[str, int] | None:  # noqa: PLR0911 - one return for each kind
-    """An error in one sentence, and the exit code; None for a mistake of our own, which gets a traceback."""
+    """An error in one sentence, and the exit code; None for a bug of Choreo's, which gets a traceback."""
     match error:
         case ProofError():
             return error.story, 1

@@ -37,7 +37,7 @@ class Command(click.Command):
         for parameter, times in Counter(order).items():
             if times > 1 and isinstance(parameter, click.Option) and not parameter.multiple and not parameter.is_flag:
                 count = "twice" if times == 2 else f"{times} times"
-                raise UsageError(f"{_long_name(parameter)} is given {count}, and takes one value; give it once")
+                raise UsageError(f"{_long_name(parameter)} is given {count}, but takes one value; give it once")
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -87,7 +87,7 @@ def grouped(title: str, *options: Option) -> Option:
 
 
 def refuse_beside(what: str, known: tuple[str, ...]) -> None:
-    """Refuse options that were given and that `what` would ignore; it uses those that are `known`."""
+    """Refuse options that were given and that `what` would ignore. It uses the `known` ones."""
     context = click.get_current_context()
     given = [
         _long_name(parameter) if isinstance(parameter, click.Option) else str(parameter.name).upper()

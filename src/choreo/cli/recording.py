@@ -1,7 +1,7 @@
 """`--record` and `--store` of every command that makes a number: a run of the store around the command.
 
-A command hands over its results with `keep`, which does nothing unless they are to be recorded. A store that fails
-while the command works is told when it has printed its answer.
+A command hands over its results with `keep`, which does nothing unless they are to be recorded. If the store fails,
+that is reported after the command has printed its answer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Recording:
         self.trouble: StoreError | None = None
 
     def add(self, result: object, settings: dict[str, object]) -> None:
-        """Keep a result; what goes wrong is told later."""
+        """Store a result; an error is reported later."""
         from choreo.record import facts_of
 
         facts = facts_of(result, **settings)

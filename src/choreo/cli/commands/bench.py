@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @grouped(
     "What to measure",
     ranks_option,
-    click.option("-a", "--algorithm", metavar="NAME", help="Force one; all races them."),
+    click.option("-a", "--algorithm", metavar="NAME", help="Run this algorithm, or all."),
     click.option(
         "-d", "--datatype", default="float", show_default=True, metavar="TYPE", help="float, half, int8 and so on."
     ),
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     click.option(
         "-r", "--root", type=int, default=0, show_default=True, metavar="RANK", help="Of a rooted collective."
     ),
-    click.option("--registered", is_flag=True, help="Use arrays that peers can read where they are."),
+    click.option("--registered", is_flag=True, help="Use arrays that peers can read in place."),
     click.option("--against", default="", metavar="NAME,...", help="Measure other libraries too: gloo,openmpi,ray."),
     load_option,
 )

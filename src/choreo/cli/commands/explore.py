@@ -16,7 +16,11 @@ __all__ = ["command"]
 @click.command("explore", cls=Command)
 @click.option("--port", type=int, default=0, metavar="PORT", help="Where to listen; without it, on any free port.")
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, metavar="HOST", help="Whom to listen for: this machine."
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="HOST",
+    help="The address to listen on (this machine only).",
 )
 @click.option("--no-browser", is_flag=True, help="Print the address instead of opening it.")
 @click.option(
@@ -30,7 +34,7 @@ __all__ = ["command"]
     "link",
     default="",
     metavar="LINK",
-    help="With --static: what to show, as it stands after the # in the page's address.",
+    help="With --static: what to show; the part after # in the page's address.",
 )
 def command(*, port: int, host: str, no_browser: bool, static: Path | None, link: str) -> None:
     """Open a page in which schedules, networks, algorithms and plans can be seen at work and changed.
@@ -40,7 +44,7 @@ def command(*, port: int, host: str, no_browser: bool, static: Path | None, link
     choreo explore --no-browser --port 8080
     choreo explore --static torus.html --at "ranks=64&topology=torus&versus=swing"
 
-    The page is served from this machine, to this machine, until Ctrl-C. It asks nothing of anybody else.
+    The page is served from this machine, to this machine, until Ctrl-C. It loads nothing from elsewhere.
     """
     if static is not None:
         from choreo.explore.static import static_page

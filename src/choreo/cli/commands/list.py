@@ -17,7 +17,7 @@ CATALOGUES = ("algorithms", "models", "devices", "software", "topologies")
 @load_option
 @json_option
 def command(what: str | None, collective: str | None, as_json: bool) -> None:
-    """List what Choreo knows by name: algorithms (unless told otherwise), models, devices, software, topologies.
+    """List what Choreo knows by name: algorithms (the default), models, devices, software, topologies.
 
     \b
     choreo list                  every collective's algorithms, and their costs
@@ -48,7 +48,7 @@ def command(what: str | None, collective: str | None, as_json: bool) -> None:
     elif what == "algorithms":
         print_algorithms(collective, as_json)
     elif collective is not None:
-        raise UsageError(f"choreo list {what} takes no further name; leave out {collective!r}")
+        raise UsageError(f"choreo list {what} takes no other name; leave out {collective!r}")
     elif what == "topologies":
         from choreo.cli.output.topology import print_topologies
 

@@ -47,7 +47,7 @@ FIXING: tuple[Option, ...] = (
         "Number of {}.",
     ),
     click.option("--zero", type=int, metavar="STAGE", help="ZeRO stage, 0 to 3."),
-    click.option("--shard-size", type=int, metavar="N", help="Replicas that ZeRO shares state out over (all)."),
+    click.option("--shard-size", type=int, metavar="N", help="Replicas that ZeRO shards state over (all)."),
     click.option("--schedule", metavar="S", help=f"Pipeline schedule: {', '.join(SCHEDULES)}."),
     click.option("--split", metavar="S", help="Layers by pipeline stage: even, balanced, or listed, as in 7,8*14,7."),
     click.option("--recompute", metavar="R", help="Recomputation: none, selective or full."),
@@ -149,7 +149,7 @@ MODEL: tuple[Option, ...] = (
         "--parameter-server",
         callback=parsed(parse_bandwidth),
         metavar="BANDWIDTH",
-        help="What one parameter server with this network bandwidth must take in.",
+        help="What one parameter server with this network bandwidth must receive.",
     ),
     click.option("--steps-per-s", type=float, metavar="X", help="With --parameter-server: steps per second."),
     click.option(
@@ -169,7 +169,7 @@ MODEL: tuple[Option, ...] = (
     click.option("--leave-one-out", is_flag=True, help="With --validate: fit without each source in turn."),
 )
 def command(*, as_json: bool, **options: object) -> None:
-    """Plan a training job: how to cut MODEL over the GPUs of a cluster, how long a step takes, what it needs, and why.
+    """Plan a training job: how to split MODEL over the GPUs of a cluster, how long a step takes, and what it needs.
 
     \b
     choreo plan llama3-70b --cluster hgx-h100 --gpus 512 \\
@@ -239,7 +239,7 @@ def _packets(options: dict[str, object]) -> Packets | None:
     packets = packets_of(options, None if routing is None else str(routing))
     if packets is not None and not options["simulate"]:
         raise UsageError(
-            "--packets goes with --simulate: the estimate knows no packets; add it, or leave --packets out"
+            "--packets goes with --simulate: the estimate has no packets; add --simulate, or leave out --packets"
         )
     return packets
 

@@ -112,7 +112,7 @@ def command(
 
 
 def _profiles(chosen: ScheduleOptions, ranks: int | None, ports: str, cores: int | None) -> list[Profile]:
-    """The schedule asked for, or one of every algorithm asked for, or of all that do the collective."""
+    """The given schedule, or one for each given algorithm, or one for every algorithm of the collective."""
     from choreo.price import profile
 
     if chosen.schedule is not None:

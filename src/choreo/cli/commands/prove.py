@@ -49,7 +49,7 @@ def command(chosen: ScheduleOptions, ranks: list[int] | None, everything: bool, 
     choreo prove --schedule mine.json
     choreo prove --all --ranks 2..33
 
-    A failure is told as a story: the first step, rank and chunk that go wrong. Exit code 1 if anything failed.
+    A failure names the first step, rank and chunk that go wrong. The exit code is 1 if anything failed.
     """
     tally = _Tally()
     if chosen.schedule is not None:

@@ -33,7 +33,7 @@ class _Record(click.Group):
 @json_option
 @click.pass_context
 def command(ctx: click.Context, runs: int, as_json: bool) -> None:
-    """Ask what was recorded, by --record or choreo sweep; by itself, say what there is.
+    """Query what was recorded by --record or choreo sweep; without a command, show what there is.
 
     \b
     choreo price all_reduce --ranks 8 --size 1MiB --record
@@ -81,12 +81,12 @@ def _store() -> Path | None:
 oltp_option = click.option("--oltp", is_flag=True, help="Query the rows in SQLite, which needs no other package.")
 
 
-@_command("load", "Put what is new into columns.")
+@_command("load", "Add new rows to the columns.")
 @json_option
 def load_command(*, as_json: bool) -> None:
-    """Put what is new in the store into columns: Parquet files, from the last load's high-water mark on.
+    """Add the new rows of the store to its columns, which are Parquet files.
 
-    `sql` and `questions` do it by themselves. Other programs can read the files: STORE/columns/files.json lists them.
+    `sql` and `questions` do this by themselves. Other programs can read the files: STORE/columns/files.json lists them.
     """
     from choreo.record.load import load
     from choreo.record.store.place import COLUMNS, store_path
@@ -120,7 +120,7 @@ def sql_command(*, query: str, oltp: bool, as_json: bool) -> None:
     print_answer(sql(query, store=_store(), oltp=oltp), as_json=as_json)
 
 
-@_command("questions", "Answer a question that has a name, or list them.")
+@_command("questions", "Answer a named question, or list them.")
 @click.argument("name", required=False)
 @click.option("--commit", metavar="C", help="Of slower: the commit to compare with, or how it begins.")
 @click.option("--p", type=float, metavar="P", help="Of slower: how likely by chance (0.01).")
@@ -160,10 +160,10 @@ def questions_command(*, name: str | None, show_sql: bool, oltp: bool, as_json: 
 
 @_command("import", "Keep measurements of nccl-tests, text or JSON, and of NCCL's Inspector.")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--topology", "-t", metavar="T", help="What it ran on, like hgx-h100:2: predictions are of that.")
+@click.option("--topology", "-t", metavar="T", help="What it ran on, like hgx-h100:2; predictions are for that.")
 @click.option("--collective", metavar="NAME", help="For files that do not say it.")
 @click.option("--ranks", "-p", "-n", type=click.IntRange(min=1), metavar="P", help="For files that do not say it.")
-@click.option("--again", is_flag=True, help="Keep a file that was imported before, once more.")
+@click.option("--again", is_flag=True, help="Import a file again that was imported before.")
 @json_option
 def import_command(
     *,
@@ -204,7 +204,7 @@ def import_command(
     if as_json:
         echo_json(found)
     elif topology is None:
-        click.echo("choreo: without --topology there are no predictions of these", err=True)
+        click.echo("choreo: without --topology there are no predictions for these", err=True)
 
 
 @_command("export", "Write a table, a view or an answer to a file.")

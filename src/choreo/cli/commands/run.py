@@ -34,14 +34,14 @@ from choreo.run.launch.on_ray.cluster import PLACEMENTS
     "--address", metavar="ADDRESS", help="The Ray cluster; without it the one that is running, or a new one here."
 )
 @click.option("--placement", type=click.Choice(PLACEMENTS), default="pack", help="How Ray places the ranks (pack).")
-@click.option("--keep-going", is_flag=True, help="Leave the others alone when a rank fails.")
+@click.option("--keep-going", is_flag=True, help="Let the other ranks go on when one fails.")
 @click.option(
-    "--restarts", type=int, default=0, metavar="N", help="Start up to N ranks again that fail; the others go on (0)."
+    "--restarts", type=int, default=0, metavar="N", help="Restart up to N ranks that fail; the others go on (0)."
 )
 @click.option(
     "--quorum",
     type=click.Choice(QUORUMS),
-    help="Who goes on when the network between machines is cut: a majority of the ranks (so without it), or any side.",
+    help="Who goes on when the network between machines is cut: a majority of the ranks (default), or any side.",
 )
 @click.argument("script_and_args", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
 def command(

@@ -30,7 +30,7 @@ from choreo.units import parse_size_range
 if TYPE_CHECKING:
     from choreo.simulate import Simulation
 
-# What a library's model can be told; the rest would be ignored, and so is refused.
+# The options that a library's model uses; the others would be ignored, and so are refused.
 KNOWN_TO_LIBRARIES = (
     "collective",
     "algorithms",
@@ -46,7 +46,7 @@ KNOWN_TO_LIBRARIES = (
     "library",
     "as_json",
 )
-# What a workload can be told.
+# The options that a workload uses.
 KNOWN_TO_WORKLOADS = (
     "algorithms",
     "topology",
@@ -68,7 +68,7 @@ KNOWN_TO_WORKLOADS = (
     "packets",
     *PACKET_OPTIONS,
 )
-# What makes a run another run; `--compare` says which of them differ.
+# What distinguishes runs; `--compare` says which of these differ.
 SETTINGS = (
     "placement",
     "slow_link",
@@ -111,7 +111,7 @@ SETTINGS = (
         "plan --json wrote.",
     ),
     click.option("--groups", type=click.Path(path_type=Path), metavar="FILE.json", help="Which ranks each group is."),
-    click.option("--device", metavar="NAME", help="Compute as fast as this device, where the trace knows the work."),
+    click.option("--device", metavar="NAME", help="Compute as fast as this device, if the trace knows the work."),
     click.option(
         "--kernels",
         type=click.Choice(["roofline", "curve"]),

@@ -28,7 +28,7 @@ OPTIONS = tuple(name for name in AXES if name not in NAMED)
 @click.argument("verb")
 @click.argument("name", required=False)
 @grouped(
-    "Axes: values with commas between, of which every combination is a case",
+    "Axes: values separated by commas; every combination is a case",
     *(
         click.option(
             f"--{name.replace('_', '-')}",
@@ -46,7 +46,7 @@ OPTIONS = tuple(name for name in AXES if name not in NAMED)
     click.option("--workers", type=int, metavar="N", help="Processes (as many as there are cores)."),
     click.option("--on", type=click.Choice(["ray"]), help="Compute on a Ray cluster."),
     click.option("--address", metavar="A", help="With --on ray: the cluster (the one that is running)."),
-    click.option("--again", is_flag=True, help="Compute what the store has, too."),
+    click.option("--again", is_flag=True, help="Recompute stored cases, too."),
 )
 @grouped(
     "Output",
@@ -80,7 +80,7 @@ def command(
     choreo sweep axes.toml --plot time.svg
 
     NAME is a collective, or several; for plan, models. A TOML file names the verb and the axes instead. Every case is
-    kept in the store when it is done, and not computed again: after Ctrl-C the same command goes on where it was.
+    stored when it is done, and not computed again: after Ctrl-C the same command resumes where it was.
     """
     from choreo.cli.output.sweep import print_table
     from choreo.cli.output.text.files import check_picture, write_picture
@@ -127,12 +127,12 @@ def command(
                 finish=finish,
             )
     except KeyboardInterrupt:
-        echo_note("choreo: what is done is kept; the same command goes on from there")
+        echo_note("choreo: finished cases are stored; run the same command again to resume")
         raise
 
 
 def _asked(verb: str, name: str | None, given: dict[str, str]) -> tuple[str, dict[str, list[Value]]]:
-    """The verb and the values of its axes, from a TOML file or the command line; options come before the file."""
+    """The verb and the values of its axes, from a TOML file or the command line; options override the file."""
     from choreo.sweep.verbs import get_verb
 
     found = {option: values_of(option, text) for option, text in given.items()}

@@ -67,17 +67,15 @@ def _traffic(path: Path) -> list[list[float]]:
         "--shares",
         callback=parsed(_shares),
         metavar="W,W,...|auto",
-        help="How large each rank's block is, in any unit: 1,1,2; or auto: such that the bound is least.",
+        help="How large each rank's block is, in any unit: 1,1,2; or auto, which minimizes the bound.",
     ),
-    click.option(
-        "--relays/--no-relays", default=True, help="Whether devices that no rank is on may forward (they may)."
-    ),
+    click.option("--relays/--no-relays", default=True, help="Whether devices without a rank may forward (yes)."),
     click.option(
         "--effort",
         type=click.Choice(["fast", "low", "medium", "high"]),
         default="medium",
         show_default=True,
-        help="How large the schedules may be that are tried; with fast only what is quick to make.",
+        help="How large the tried schedules may be; fast tries only what is quick to make.",
     ),
 )
 @grouped("What if", *what_if_options())
@@ -106,7 +104,7 @@ def command(
     as_json: bool,
     **of_packets: object,
 ) -> None:
-    """Make a schedule of COLLECTIVE for a network, as near to the bound as it gets, and prove it.
+    """Make a schedule of COLLECTIVE for a network, as close to the bound as possible, and prove it.
 
     \b
     choreo synthesize all_gather --topology dgx-1 --size 64MiB

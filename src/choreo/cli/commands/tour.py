@@ -31,7 +31,7 @@ REST = (
         3,
     ),
     (
-        "It is simulated on a real network, and held to the best that is possible there: two servers of eight A100s.",
+        "It is simulated on a real network, two servers of eight A100s, and compared with the best possible time.",
         "simulate all_reduce --topology dgx-a100:2 --size 64MiB --algorithm ring --algorithm hierarchical",
         99,
     ),
@@ -41,14 +41,14 @@ REST = (
         99,
     ),
     (
-        "And a training job is planned: how to cut a model of 70 billion parameters over 64 H100s.",
+        "And a training job is planned: how to split a model of 70 billion parameters over 64 H100s.",
         "plan llama3-70b --cluster hgx-h100 --gpus 64 --global-batch 256 --seq 8192",
         12,
     ),
 )
 NEXT = (
     "list",
-    "calibrate  # measures this machine, for predictions that are about it",
+    "calibrate  # measures this machine, so that predictions are about it",
     "simulate all_reduce --topology dgx-a100:2 --size 64MiB --algorithm all",
     "show all_reduce --algorithm swing --ranks 8 --html swing.html",
     "explore  # opens a page where all of this can be seen at work, and changed",
@@ -65,7 +65,7 @@ def command(as_json: bool) -> None:
     choreo = "choreo" if shutil.which("choreo") else sys.argv[0]
     for title, words, lines in (SHOWN, PROVED):
         _show(choreo, title, words, lines)
-    _title("A wrong one is caught, and told as a story. Swap two steps of a ring among four ranks:")
+    _title("A wrong schedule is caught, and the error explains it. Swap two steps of a ring among four ranks:")
     echo_line(_broken_story())
     for title, words, lines in REST:
         _show(choreo, title, words, lines)
@@ -99,7 +99,7 @@ def _show(choreo: str, title: str, words: str, lines: int) -> None:
     if not whole:
         click.echo("\n".join(output[:lines]))
         if len(output) > lines:
-            click.echo(f"... and {len(output) - lines} lines more")
+            click.echo(f"... and {len(output) - lines} more lines")
 
 
 def _broken_story() -> str:

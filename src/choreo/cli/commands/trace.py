@@ -63,7 +63,7 @@ def command() -> None:
 @files_argument
 @grouped("Reading", ranks_option, groups_option, json_option)
 def info(files: tuple[Path, ...], ranks: int | None, groups: Path | None, as_json: bool) -> None:
-    """Print what is in a trace: its collectives, what they took, and what of that nothing hid."""
+    """Print what is in a trace: its collectives, how long they took, and how much of that was exposed."""
     from choreo.cli.output.trace import print_info
     from choreo.trace.info import trace_info
 
@@ -79,7 +79,7 @@ def info(files: tuple[Path, ...], ranks: int | None, groups: Path | None, as_jso
 @grouped("Reading", ranks_option, groups_option)
 @grouped("Output", output_option, json_option)
 def import_(files: tuple[Path, ...], ranks: int | None, groups: Path | None, output: Path, as_json: bool) -> None:
-    """Read a trace, mend what can be mended, and write it as Chakra: a file per rank."""
+    """Read a trace, repair it if possible, and write it as Chakra: a file per rank."""
     trace = read(files, ranks, groups)
     _write(trace.graph, output, "chakra", as_json, trace)
 
@@ -155,7 +155,7 @@ def record(program: tuple[str, ...], output: Path, step: int, as_json: bool) -> 
 
 
 def read(files: tuple[Path, ...], ranks: int | None, groups: Path | None) -> Trace:
-    """The trace in these files; what was mended is said on stderr."""
+    """The trace in these files; repairs are reported on stderr."""
     from choreo.trace import read_trace
 
     trace = read_trace(files, ranks=ranks, groups=groups)

@@ -35,23 +35,29 @@ if TYPE_CHECKING:
     click.option("--seq", type=int, metavar="S", help="Tokens per sequence (64)."),
     click.option("--precision", metavar="P", help="fp32 (default) or bf16."),
     click.option("--data", default="", metavar="FILE", help="A text to learn, byte by byte; or synthetic."),
-    click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Of first values and shuffling."),
+    click.option(
+        "--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of initial weights and shuffling."
+    ),
     click.option("--lr", type=float, default=1e-3, show_default=True, metavar="X", help="AdamW's learning rate."),
     click.option("--device", default="cpu", show_default=True, metavar="D", help="cpu or cuda."),
     click.option("--compile", is_flag=True, help="Compile the model with torch.compile."),
     click.option(
-        "--backend", default="choreo", show_default=True, metavar="B", help="What carries the collectives; or gloo."
+        "--backend",
+        default="choreo",
+        show_default=True,
+        metavar="B",
+        help="The backend of the collectives, choreo or gloo.",
     ),
 )
 @grouped(
     "Checkpoints",
     click.option(
-        "--checkpoint", default="", metavar="DIR", help="Write checkpoints to DIR, and go on from the last one there."
+        "--checkpoint", default="", metavar="DIR", help="Write checkpoints to DIR, and resume from the last one there."
     ),
     click.option(
         "--checkpoint-every", type=int, default=100, show_default=True, metavar="N", help="Steps between two of them."
     ),
-    click.option("--resume", is_flag=True, help="Fail if there is no checkpoint to go on from."),
+    click.option("--resume", is_flag=True, help="Fail if there is no checkpoint to resume from."),
 )
 @grouped(
     "Where",
@@ -67,9 +73,7 @@ if TYPE_CHECKING:
 @grouped(
     "Failures",
     click.option("--elastic", is_flag=True, help="Go on when ranks are killed or stopped."),
-    click.option(
-        "--restarts", type=int, default=3, show_default=True, metavar="N", help="Start up to N of them again."
-    ),
+    click.option("--restarts", type=int, default=3, show_default=True, metavar="N", help="Restart up to N of them."),
 )
 @grouped(
     "The plan",

@@ -25,15 +25,15 @@ from choreo.errors import UsageError
 @click.option("--leave-one-out", is_flag=True, help="With a file: fit without each table or source in turn.")
 @json_option
 def command(*, file: Path | None, store: str | None, leave_one_out: bool, as_json: bool) -> None:
-    """Hold predictions to measurements: published ones in FILE.csv, or your own in the store.
+    """Compare predictions with measurements: published ones in FILE.csv, or your own in the store.
 
     \b
     choreo record import all_reduce.txt --topology hgx-h100:2
     choreo validate --store
     choreo validate nccl_measured.csv
 
-    A file with a column collective holds times of NCCL, as nccl-tests prints them; another holds training steps. What
-    was measured of NCCL is predicted with this version's model, and kept beside it.
+    A file with a column "collective" holds times of NCCL, as nccl-tests prints them; any other file holds training
+    steps. NCCL's measured times are predicted with this version's model, and the predictions are stored beside them.
     """
     if (file is None) == (store is None):
         raise UsageError("say which measurements: FILE.csv, or --store for what was recorded or imported")

@@ -35,19 +35,17 @@ def packet_options() -> list[Option]:
         click.option(
             "--packets", is_flag=True, help="Follow every packet through switches of finite memory, rather than flows."
         ),
-        click.option(
-            "--mtu", callback=parsed(parse_size), metavar="S", help="The most bytes of a packet; 4096 unless said."
-        ),
+        click.option("--mtu", callback=parsed(parse_size), metavar="S", help="The most bytes of a packet (4096)."),
         click.option(
             "--buffer",
             callback=parsed(parse_size),
             metavar="S",
-            help="The memory of a switch, shared by its ports; 16MiB unless said.",
+            help="The memory of a switch, shared by its ports (16MiB).",
         ),
         click.option(
             "--lossless/--lossy",
             default=None,
-            help="Whether a full switch pauses those who send to it (PFC), as it does unless said, or drops packets.",
+            help="Whether a full switch pauses its senders (PFC, the default) or drops packets.",
         ),
         click.option(
             "--control", type=click.Choice(["none", "dcqcn"]), help="Whether senders slow down when packets are marked."
@@ -57,7 +55,7 @@ def packet_options() -> list[Option]:
             type=click.Choice(["go_back_n", "selective_repeat"]),
             help="With --lossy: how lost packets are sent again.",
         ),
-        click.option("--seed", type=int, metavar="N", help="Of the paths that packets draw."),
+        click.option("--seed", type=int, metavar="N", help="Seed of the paths that packets take."),
     ]
 
 
@@ -68,10 +66,10 @@ def packets_of(given: dict[str, Any], routing: str | None) -> Packets | None:
     asked = {name: given[name] for name in PACKET_OPTIONS if given[name] is not None}
     if not given["packets"]:
         if asked:
-            raise UsageError(f"{PACKET_OPTIONS[next(iter(asked))]} is of packets; add --packets, or leave it out")
+            raise UsageError(f"{PACKET_OPTIONS[next(iter(asked))]} is for packets; add --packets, or leave it out")
         if routing in ("ecmp", "spray"):
             other = "hashed" if routing == "ecmp" else "spread"
-            raise UsageError(f"--routing {routing} is of packets; add --packets, or use --routing {other}")
+            raise UsageError(f"--routing {routing} is for packets; add --packets, or use --routing {other}")
         return None
     renamed = {"mtu": "mtu_bytes", "buffer": "buffer_bytes"}
     return Packets(

@@ -39,7 +39,7 @@ class ScheduleOptions:
     schedule: Path | None
 
     def build(self, ranks: int | None) -> Schedule:
-        """The one schedule asked for."""
+        """The one schedule that was asked for."""
         from choreo.algorithms import build
         from choreo.schedule import load
 
@@ -105,7 +105,7 @@ class ScheduleOptions:
         ]
 
     def settings(self) -> dict[str, object]:
-        """What makes the schedules others than an algorithm's own: the options that were given."""
+        """The given options that change the schedules of an algorithm."""
         special = {name: value for name, value in self._special_options().items() if name != "axes"}
         return special | ({} if self.segments is None else {"segments": self.segments})
 
@@ -193,7 +193,7 @@ def trusted(candidate: ScheduleOptions, ranks: int) -> Schedule:
 
 
 def checked(schedule: Schedule) -> Schedule:
-    """A schedule that was just proved: figures of a wrong one are worth nothing."""
+    """A schedule that was just proved: figures of a wrong one are worthless."""
     from choreo.prove import prove
 
     prove(schedule)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Asked", "parse_beside", "sizes_of"]
 
-# With --algorithm all, what would take minutes by itself is left out, with a word about it.
+# With --algorithm all, a schedule that would take minutes by itself is left out, and a line says so.
 MOST_TRANSFERS = 1 << 25
 
 
@@ -51,7 +51,7 @@ class Asked:
 
         assert self.chosen.collective is not None
         if self.chosen.segments is not None and not self.many:
-            raise UsageError("a synthesized schedule is cut as it needs; leave out --segments")
+            raise UsageError("a synthesized schedule chooses its own chunks; leave out --segments")
         return synthesize(
             self.chosen.collective,
             self.where.topology,
@@ -191,4 +191,4 @@ def _check_length(schedule: Schedule) -> None:
     for block in schedule.blocks():
         transfers += len(block)
         if transfers > MOST_TRANSFERS:
-            raise RefusedError(f"it has more than {MOST_TRANSFERS} transfers; name it to run it all the same")
+            raise RefusedError(f"it has more than {MOST_TRANSFERS} transfers; name it to run it anyway")

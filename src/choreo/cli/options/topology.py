@@ -54,7 +54,7 @@ def what_if_options() -> list[Option]:
         click.option(
             "--routing",
             type=click.Choice(["spread", "hashed", "spray", "ecmp"]),
-            help="How equally short paths are shared: by all, or one a pair of ranks; of packets: spray or ecmp.",
+            help="How equally short paths are used: all, or one per pair of ranks; with packets: spray or ecmp.",
         ),
         click.option(
             "--slow-link",

@@ -1,4 +1,4 @@
-"""What was measured of a machine, as tables: the constants of its messages, and the kernels of its processor."""
+"""What was measured on a machine, as tables: the constants of its messages, and the kernels of its processor."""
 
 from __future__ import annotations
 

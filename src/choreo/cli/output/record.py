@@ -16,7 +16,7 @@ __all__ = ["print_answer", "print_questions", "print_store_validation", "print_s
 
 
 def print_answer(answer: Answer, *, as_json: bool) -> None:
-    """The rows of an answer; times and sizes are as they are stored where JSON is asked for."""
+    """The rows of an answer; with JSON, times and sizes are as stored."""
     if as_json:
         echo_json(answer.to_dicts())
         return
@@ -67,7 +67,7 @@ def _percent(value: float | None) -> str:
 
 
 def print_questions(*, as_json: bool) -> None:
-    """The questions that have a name."""
+    """The named questions."""
     from choreo.record.ask.questions import QUESTIONS
 
     if as_json:

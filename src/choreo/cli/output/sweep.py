@@ -64,7 +64,7 @@ def print_table(table: Table) -> None:
     rows = [[cell(name, row[name]) for name in (*names, *figures)] for row in table.rows if row.get("error") is None]
     echo_table(columns, rows[:MOST_ROWS])
     if len(rows) > MOST_ROWS:
-        click.echo(f"... and {len(rows) - MOST_ROWS} rows more; -o FILE.csv writes all")
+        click.echo(f"... and {len(rows) - MOST_ROWS} more rows; -o FILE.csv writes all")
 
 
 def cell(name: str, value: Any) -> str:  # noqa: PLR0911 - one return for each unit

@@ -105,7 +105,7 @@ def _facts(topology: Topology) -> list[str]:
 
 
 def _links_in_words(machine: TopologyFile) -> str:
-    """A machine's dimensions in a few words, with what joins several of them."""
+    """A machine's dimensions in a few words, with what joins several machines."""
     one, many = get_topology(machine.name), _two_of(machine)
     parts = []
     pairs = zip_longest(one.blocks, many.blocks)

@@ -24,7 +24,7 @@ def print_library(chosen: ScheduleOptions, where: Placement, sizes: list[int], *
     from choreo.simulate import simulate_nccl
 
     if chosen.collective is None:
-        raise UsageError("say what NCCL is to do: COLLECTIVE; see choreo list")
+        raise UsageError("say what NCCL should do: COLLECTIVE; see choreo list")
     forced, devices = ",".join(chosen.algorithms) or None, where.all_devices()
     rows = [
         simulate_nccl(chosen.collective, where.topology, size, devices=devices, root=chosen.root, forced=forced)

@@ -22,7 +22,7 @@ def print_traffic(planning: Planning, as_json: bool) -> None:
     from choreo.plan.traffic import balance, traffic
 
     if planning.job is None:
-        raise UsageError(f"--traffic is of a transformer's plan, not of {planning.workload.name}; leave it out")
+        raise UsageError(f"--traffic is for plans of transformers, not of {planning.workload.name}; leave it out")
     best = planning.best.plan
     rows, weighed = traffic(planning.job, best), balance(planning.job, best)
     if as_json:

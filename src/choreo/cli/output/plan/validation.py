@@ -156,7 +156,7 @@ def _print_groups(title: str, groups: Iterable[GroupError]) -> None:
 
 
 def _print_choices(choices: Sequence[Choice]) -> None:
-    """Of groups of measured plans, how much slower the chosen one is than the best."""
+    """Print for each group of measured plans how much slower the chosen one is than the best."""
     from choreo.validate.plan.choice import over_best
 
     if not choices:

@@ -43,7 +43,7 @@ class Column(NamedTuple):
 
 
 def width(piped: int = 80) -> int:
-    """Columns of the terminal: those of the COLUMNS variable, those of stdout, or `piped` where it is no terminal."""
+    """The width of the terminal: from the COLUMNS variable, from stdout, or `piped` if that is not a terminal."""
     columns = os.environ.get("COLUMNS", "")
     if columns.isdecimal() and int(columns) > 0:
         return max(20, int(columns))
@@ -55,9 +55,9 @@ def width(piped: int = 80) -> int:
 
 
 def echo_line(text: str, *, label: str = "", indent: int = 0, hang: int = 0, bold: bool = False) -> None:
-    """Print a line, as several in a terminal that is narrower.
+    """Print a line, wrapped to the width of the terminal.
 
-    The text begins at the column `indent`, after the `label`; further lines are indented by `hang` more.
+    The text begins at the column `indent`, after the `label`; later lines are indented by `hang` more.
     """
     head, below = label.ljust(indent), " " * (indent + hang)
     lines = textwrap.wrap(head + text, width(piped=1 << 20), subsequent_indent=below, break_on_hyphens=False)
@@ -65,7 +65,7 @@ def echo_line(text: str, *, label: str = "", indent: int = 0, hang: int = 0, bol
 
 
 def echo_note(text: str) -> None:
-    """Print a note on stderr, as several lines in a terminal that is narrower."""
+    """Print a note on stderr, wrapped to the width of the terminal."""
     lines = textwrap.wrap(text, width(piped=1 << 20), subsequent_indent="  ", break_on_hyphens=False)
     click.echo("\n".join(lines), err=True)
 
@@ -95,7 +95,7 @@ def echo_table(
     """Print a table that fits the terminal, and below it which columns it left out."""
     kept = _fitting(columns, rows, width())
     told = [None] * len(rows) if styles is None else styles
-    # What does not fit even so is broken by the terminal rather than cut.
+    # What still does not fit is wrapped by the terminal rather than cut.
     if any(columns[number].wrap for number in kept):
         _echo_wrapped_table(
             [columns[number] for number in kept], [[row[at] for at in kept] for row in rows], told, header
