@@ -81,12 +81,13 @@ class UsageError(ChoreoError, ValueError):
 
 
 class UnknownNameError(UsageError):
-    """A name that is not there; the message lists the nearest ones that are."""
+    """A name that is not there; the message lists the nearest ones that are, or says what lists them all (`see`)."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+    def __init__(self, kind: str, name: str, known: Iterable[str], see: str = "") -> None:
         names, name = sorted(known), short(name)
         close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-        hint = f"did you mean {_either(close)}?" if close else f"known: {', '.join(names) or 'none'}"
+        known_ones = see or f"known: {', '.join(names) or 'none'}"
+        hint = f"did you mean {_either(close)}?" if close else known_ones
         super().__init__(f"there is no {kind} {name!r}; {hint}")
         self.name = name
         self.suggestions = close

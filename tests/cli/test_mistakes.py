@@ -33,6 +33,12 @@ MISTAKES: list[tuple[list[str], str]] = [
         "there is no all_reduce algorithm 'rign'; did you mean 'ring' or 'bine'?",
     ),
     (["prove", "all_reduce", "-a", "", "-p", "4"], "there is no all_reduce algorithm ''"),
+    (
+        ["simulate", "all_reduce", "-a", "ring,swing", "-t", "ring(4)", *SIZE],
+        "'ring,swing' is not an algorithm; give each by itself: --algorithm ring --algorithm swing",
+    ),
+    (["plan", "page.html"], "see choreo list models, or give a config.json of Hugging Face or its folder"),
+    (["simulate", "all_reduce", "-t", "page.html", *SIZE], "see choreo list topologies, or give a .json, .toml or"),
     (["prove", "--all", "-a", "rign", "-p", "4"], "'ring'"),
     (["price", "all_reduce", "-a", "rign", "-p", "4", *SIZE], "did you mean 'ring' or 'bine'?"),
     (["show", "all_reduce", "-a", "rign", "-p", "4"], "did you mean 'ring' or 'bine'?"),

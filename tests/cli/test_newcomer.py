@@ -300,3 +300,25 @@ def test_suggestions_survive_a_shell() -> None:
 def test_a_file_with_spaces_is_suggested_in_quotes() -> None:
     told = mistake("prove", "my ring (8).json", "-p", "8")
     assert shlex.split(told.rpartition("write ")[2]) == ["--schedule", "my ring (8).json"]
+
+
+def test_a_file_that_could_not_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
+    simulated = ["simulate", "all_reduce", "-t", "no-such-machine", "--size", "8"]
+    assert "cannot be written: No such file" in mistake(*simulated, "--html", str(tmp_path / "none" / "run.html"))
+    assert "Is a directory" in mistake(*simulated, "--trace", str(tmp_path))
+
+
+def test_a_slow_rail_is_all_links_of_its_switch() -> None:
+    switches = "switch0 to switch1 each join 8 devices, switch2 to switch9 each join 2 groups of 8"
+    assert switches in " ".join(fine("topology", "show", "hgx-h100:2").out.split())
+    told = ["simulate", "all_gather", "-t", "hgx-h100:2", "--size", "64MiB", "-a", "ring", "--json"]
+    one_by_one = [word for rank in (0, 8) for word in ("--slow-link", f"{rank}-switch2=0.5")]
+    rail = fine(*told, "--slow-link", "switch2=0.5").out
+    assert rail == fine(*told, *one_by_one).out != fine(*told).out
+    assert "--slow-link '3' is one device; write both ends" in mistake(*told, "--slow-link", "3=0.5")
+    assert "0 has links to switch0, switch2" in mistake(*told, "--slow-link", "0-1=0.5")
+
+
+def test_what_nccl_tests_printed_is_sent_to_the_store() -> None:
+    log = "tests/data/record/all_reduce.txt"
+    assert f"choreo record import {log}" in mistake("validate", log)

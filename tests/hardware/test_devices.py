@@ -133,6 +133,8 @@ def test_an_unknown_device_is_a_sentence_with_the_nearest(text: str) -> None:
 def test_a_misspelt_device_is_told_the_nearest_names() -> None:
     with pytest.raises(DeviceError, match="did you mean"):
         get_device("A1-80G-SXM")
+    with pytest.raises(DeviceError, match="there is no device 'H200x'"):
+        get_device("H200x")
 
 
 def test_only_text_names_a_device() -> None:

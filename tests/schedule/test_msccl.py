@@ -14,6 +14,7 @@ from choreo.algorithms import Algorithm, build, list_algorithms
 from choreo.errors import FormatError, ProofError, RefusedError, UsageError
 from choreo.prove import prove
 from choreo.schedule import Schedule, load, move, save
+from choreo.schedule.exchange.equal_chunks import equal_chunks
 from choreo.schedule.exchange.msccl.read import read_msccl
 from choreo.schedule.exchange.msccl.write import write_msccl
 from tests.helpers.command import run_choreo
@@ -80,6 +81,14 @@ def test_chunks_of_different_sizes_are_cut_into_equal_ones() -> None:
     shares = Schedule.from_list("all_gather", 2, [move([0, 1], [1, 0], [0, 1])])
     with pytest.raises(RefusedError, match="blocks of different sizes"):
         write_msccl(Schedule("all_gather", shares.body, weights=np.array([1, 2])))
+
+
+def test_there_are_no_more_equal_chunks_than_a_file_can_number() -> None:
+    ring = build("all_gather", "ring", 40, segments=8)
+    sizes = np.tile([1, 2, 5, 7, 11, 13, 17, 1000], 40)
+    uneven = Schedule("all_gather", ring.body, weights=sizes)
+    assert equal_chunks(uneven).num_chunks > 5000 >= equal_chunks(uneven, 5000).num_chunks == 64 * 40
+    assert np.bincount(equal_chunks(uneven, 5000).columns().count).argmax() == 1  # the smallest are still there
 
 
 def test_limits_of_the_executors_are_kept_or_named() -> None:

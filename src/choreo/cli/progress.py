@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 import click
 
-__all__ = ["Progress"]
+__all__ = ["Progress", "waiting"]
 
 QUIET_S = 1.5
 EVERY_S = 0.5
@@ -44,6 +47,35 @@ class Progress:
     ) -> None:
         if self.said and self.terminal:
             click.echo(f"\r{' ' * self.width}\r", err=True, nl=False)
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Say on a terminal for how long `what` has been going on, where nobody knows how much of it is left."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield
+        return
+    done = threading.Event()
+    began, width = time.monotonic(), 0
+
+    def say() -> None:
+        nonlocal width
+        pause = QUIET_S
+        while not done.wait(pause):
+            line = f"{what}: {time.monotonic() - began:.0f} s"
+            width = max(width, len(line))
+            click.echo(f"\r{line.ljust(width)}", err=True, nl=False)
+            pause = 1.0
+
+    speaker = threading.Thread(target=say, daemon=True)
+    speaker.start()
+    try:
+        yield
+    finally:
+        done.set()
+        speaker.join()
+        if width:
+            click.echo(f"\r{' ' * width}\r", err=True, nl=False)
 
 
 def _duration(seconds: float) -> str:

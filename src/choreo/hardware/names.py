@@ -18,7 +18,7 @@ __all__ = ["get_device"]
 
 CHIP = re.compile(
     r"(?<![A-Z0-9])(GB300|GB200|GH200|B300|B200|H200|H20|H800|H100|A800|A100|V100|L40S|A10(?!G)|"
-    r"MI300X|MI325X|MI355X)(?![0-9])"
+    r"MI300X|MI325X|MI355X)(?=$|[^A-Z0-9]|SXM|PCI|NVL|HBM)"
 )
 # Names of two words, or of another word.
 OTHERS = {

@@ -70,7 +70,8 @@ def machine_file(name: str) -> TopologyFile:
     others = {other: machine for machine in list_topologies() for other in machine.names}
     if name.lower() in others:
         return others[name.lower()]
-    raise UnknownNameError("machine", name, sorted([*paths, *others]))
+    see = "see choreo list topologies, or give a .json, .toml or .xml file"
+    raise UnknownNameError("machine", name, sorted([*paths, *others]), see)
 
 
 def _from_file(path: Path) -> Topology:

@@ -10,7 +10,7 @@ from functools import reduce
 import numpy as np
 import numpy.typing as npt
 
-from choreo.errors import UsageError
+from choreo.errors import UsageError, shown
 from choreo.results import drawn
 from choreo.topology.blocks import Block
 from choreo.topology.graph import ROUTINGS, Bools, Floats, Ints, Links, Paths, shortest_paths
@@ -164,7 +164,12 @@ class Topology:
         _check_factor(factor)
         chosen = (self.links.src == src) & (self.links.dst == dst)
         if not chosen.any():
-            raise UsageError(f"{self.name} has no link from {self.node_name(src)} to {self.node_name(dst)}")
+            near = np.unique(self.links.dst[self.links.src == src]).tolist()
+            names = ", ".join(shown(self.node_name(node)) for node in near[:6]) + (", ..." if len(near) > 6 else "")
+            here = self.node_name(src)
+            raise UsageError(
+                f"{self.name} has no link from {here} to {self.node_name(dst)}; {here} has links to {names or 'none'}"
+            )
         return self._scaled(chosen, factor)
 
     def with_slow_device(self, device: int, times: float) -> Topology:

@@ -13,6 +13,8 @@ from choreo.units import counted
 
 __all__ = ["Placement", "parse_placement", "place", "what_if"]
 
+SLOW_LINK = "0-1=0.5, '0->1=0.5' for one direction, switch0=0.5 for all links of a switch, or 0-1=0 for a cut"
+
 
 @dataclass(frozen=True, slots=True)
 class Placement:
@@ -93,7 +95,7 @@ def what_if(where: Placement, slow_link: tuple[str, ...], slow_rank: tuple[str, 
     if routing in ROUTINGS:
         topology = topology.with_routing(routing)
     for text in slow_link:
-        ends, factor = _assignment(text, "--slow-link", "0-1=0.5, '0->1=0.5' for one direction, or 0-1=0 for a cut")
+        ends, factor = _assignment(text, "--slow-link", SLOW_LINK)
         for src, dst in _ends(topology, ends):
             topology = topology.with_slow_link(src, dst, factor)
     for text in slow_rank:
@@ -118,22 +120,30 @@ def _assignment(text: str, option: str, example: str) -> tuple[str, float]:
 
 
 def _ends(topology: Topology, text: str) -> list[tuple[int, int]]:
-    """The directions meant by `A->B` (one) or `A-B` (both); a name may contain a dash."""
+    """The directions meant by `A->B` (one), `A-B` (both) or `A` (all of a switch); a name may contain a dash."""
     if "->" in text:
         here, _, there = text.partition("->")
         return [(topology.find_node(here.strip()), topology.find_node(there.strip()))]
     parts = text.split("-")
+    missing: UsageError | None = None
     for cut in range(1, len(parts)):
         try:
             src = topology.find_node("-".join(parts[:cut]).strip())
             dst = topology.find_node("-".join(parts[cut:]).strip())
-        except UsageError:
-            if cut == len(parts) - 1:
-                raise
+        except UsageError as error:
+            missing = error
             continue
         linked = {pair for pair in [(src, dst), (dst, src)] if _linked(topology, *pair)}
         return sorted(linked) or [(src, dst)]  # the error then names what is missing
-    raise UsageError(f"--slow-link {text!r} names one node; write two, like 0-1=0.5")
+    try:
+        node = topology.find_node(text.strip())
+    except UsageError as error:
+        raise missing or error from None
+    if node < topology.num_devices:
+        raise UsageError(f"--slow-link {text!r} is one device; write both ends, like 0-1=0.5, or --slow-rank 0=2x")
+    links = topology.links
+    touching = (links.src == node) | (links.dst == node)
+    return sorted(set(zip(links.src[touching].tolist(), links.dst[touching].tolist(), strict=True)))
 
 
 def _linked(topology: Topology, src: int, dst: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ __all__ = ["Record", "Skipped", "missing_columns", "read_columns", "read_number"
 
 QUOTE = '"'
 MAX_FILE_BYTES = 1 << 28
+# The first line, or the first that is no comment, of what nccl-tests printed.
+PRINTED = re.compile(r"# nccl-tests|# nThread |^\s*[0-9]+\s+[0-9]+\s+[a-z0-9_]+\s+[a-z]+\s")
 MAX_CELL = 1000  # characters, among which words are searched for
 
 
@@ -80,6 +83,11 @@ def read_columns(path: Path | str) -> list[str]:
 def missing_columns(path: Path | str, missing: Sequence[str], header: Sequence[str], known: str) -> UsageError:
     """What to raise where columns that are needed are not there."""
     there = ", ".join(header)[:200]
+    if PRINTED.search(", ".join(header)):
+        return UsageError(
+            f"{shown(path)} is what nccl-tests printed, not a table with named columns; choreo record import "
+            f"{shown(path)} --topology T takes it, and choreo validate --store predicts it"
+        )
     return UsageError(f"{shown(path)}: no column {', '.join(missing)} among {there}; the columns are those of {known}")
 
 

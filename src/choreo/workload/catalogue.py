@@ -49,7 +49,8 @@ def get_workload(text: str | Path | Workload) -> Workload:
         return read_config(text)
     found = _names().get(_plain(text))
     if found is None:
-        raise UnknownNameError("model", text, [entry.workload.name for entry in _entries()])
+        see = "see choreo list models, or give a config.json of Hugging Face or its folder"
+        raise UnknownNameError("model", text, [entry.workload.name for entry in _entries()], see)
     return found.workload
 
 

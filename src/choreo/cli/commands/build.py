@@ -10,6 +10,7 @@ from choreo.cli.command import Command, grouped
 from choreo.cli.options.common import json_option
 from choreo.cli.options.schedule import ScheduleOptions, schedule_options
 from choreo.cli.output.text.table import echo_json
+from choreo.cli.progress import waiting
 from choreo.errors import shown
 
 
@@ -41,7 +42,8 @@ def command(chosen: ScheduleOptions, ranks: int | None, output: Path, form: str 
     from choreo.schedule import save
 
     schedule = chosen.build(ranks)
-    save(schedule, output, form)
+    with waiting(f"writing {shown(output)}"):
+        save(schedule, output, form)
     if as_json:
         echo_json(
             {

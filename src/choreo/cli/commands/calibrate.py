@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from choreo.cli.command import grouped
-from choreo.cli.options.common import json_option, parsed, rank_range_option
+from choreo.cli.options.common import NewFile, json_option, parsed, rank_range_option
 from choreo.cli.output.text.table import echo_json
 from choreo.cli.recording import Recorded, keep_constants
 from choreo.errors import CalibrationError, UsageError, shown
@@ -36,9 +36,7 @@ from choreo.units import parse_size
     click.option("--show", is_flag=True, help="Show what is kept, without measuring."),
     click.option("--dry-run", is_flag=True, help="Measure, but keep nothing."),
     click.option("--force", is_flag=True, help="Keep a fit even if its error is large."),
-    click.option(
-        "--output", type=click.Path(path_type=Path), metavar="FILE.toml", help="Where to write what --device measured."
-    ),
+    click.option("--output", type=NewFile(), metavar="FILE.toml", help="Where to write what --device measured."),
 )
 @grouped("Output", json_option)
 def command(

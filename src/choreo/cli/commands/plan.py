@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from choreo.cli.command import Option, grouped, refuse_beside
-from choreo.cli.options.common import json_option, parsed
+from choreo.cli.options.common import NewFile, json_option, parsed
 from choreo.cli.options.packets import packet_options, packets_of
 from choreo.cli.options.plan import NUMBERS, planned, run_of
 from choreo.cli.output.text.files import write_page
 from choreo.cli.output.text.table import echo_json
+from choreo.cli.progress import waiting
 from choreo.cli.recording import Recorded
 from choreo.errors import UsageError
 from choreo.units import parse_bandwidth, parse_size
@@ -127,12 +128,10 @@ MODEL: tuple[Option, ...] = (
         is_flag=True,
         help="Simulate the best plan's step on the topology, collectives sharing links, beside the estimate.",
     ),
-    click.option(
-        "--html", type=click.Path(path_type=Path), metavar="FILE", help="Write a page: timeline, memory, what if."
-    ),
+    click.option("--html", type=NewFile(), metavar="FILE", help="Write a page: timeline, memory, what if."),
     click.option(
         "--trace",
-        type=click.Path(path_type=Path),
+        type=NewFile(),
         metavar="FILE",
         help="Write a timeline of the best plan's step for Perfetto.",
     ),
@@ -219,7 +218,8 @@ def command(*, as_json: bool, **options: object) -> None:
         print_varied(options, as_json)
         return
     packets = _packets(options)
-    planning = planned(options)
+    with waiting("searching plans"):
+        planning = planned(options)
     run = run_of(planning, options)
     if options["simulate"]:
         from choreo.cli.output.plan.simulation import print_simulated

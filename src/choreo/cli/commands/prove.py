@@ -11,6 +11,7 @@ from choreo.cli.command import Command, grouped
 from choreo.cli.options.common import json_option, rank_range_option
 from choreo.cli.options.schedule import ScheduleOptions, schedule_options
 from choreo.cli.output.text.table import echo_json, echo_line
+from choreo.cli.progress import Progress
 from choreo.errors import AlgorithmError, ContradictionError, ProofError, RefusedError, ScheduleError, UsageError, shown
 from choreo.units import counted
 
@@ -91,8 +92,10 @@ def _prove_grid(candidates: list[ScheduleOptions], ranks: list[int], exact: bool
     from choreo.prove import prove
 
     alone = len(candidates) == len(ranks) == 1
-    for candidate in candidates:
-        for count in ranks:
+    grid = [(candidate, count) for candidate in candidates for count in ranks]
+    with Progress("proving") as progress:
+        for done, (candidate, count) in enumerate(grid):
+            progress(done, len(grid))
             about: dict[str, object] = {"collective": candidate.collective, "algorithm": candidate.algorithms[0]}
             about["ranks"] = count
             try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from choreo.cli.command import grouped, refuse_beside
-from choreo.cli.options.common import gamma_option, json_option, parsed, size_option
+from choreo.cli.options.common import NewFile, gamma_option, json_option, parsed, size_option
 from choreo.cli.options.packets import PACKET_OPTIONS, packet_options, packets_of
 from choreo.cli.options.schedule import ScheduleOptions, schedule_options
 from choreo.cli.options.simulate import Asked, parse_beside, sizes_of
@@ -153,10 +153,10 @@ SETTINGS = (
 @grouped(
     "Output",
     json_option,
-    click.option("--trace", type=click.Path(path_type=Path), metavar="FILE", help="Write a timeline for Perfetto."),
+    click.option("--trace", type=NewFile(), metavar="FILE", help="Write a timeline for Perfetto."),
     click.option(
         "--html",
-        type=click.Path(path_type=Path),
+        type=NewFile(),
         metavar="FILE",
         help="Write a page that shows the load of links over time.",
     ),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from choreo.cli.command import Command, grouped
-from choreo.cli.options.common import json_option, load_option
+from choreo.cli.options.common import NewFile, json_option, load_option
 from choreo.cli.output.text.table import echo_json, echo_note
 from choreo.cli.progress import Progress
 from choreo.cli.recording import arguments_given, store_option
@@ -50,10 +50,8 @@ OPTIONS = tuple(name for name in AXES if name not in NAMED)
 )
 @grouped(
     "Output",
-    click.option(
-        "-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="A .csv, .parquet or .json file."
-    ),
-    click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.svg", help="Draw time against size."),
+    click.option("-o", "--output", type=NewFile(), metavar="FILE", help="A .csv, .parquet or .json file."),
+    click.option("--plot", type=NewFile(), metavar="FILE.svg", help="Draw time against size."),
     json_option,
 )
 def command(

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from choreo.cli.command import grouped
-from choreo.cli.options.common import json_option, needed_size, parsed, ranks_option, size_option
+from choreo.cli.options.common import NewFile, json_option, needed_size, parsed, ranks_option, size_option
 from choreo.cli.options.packets import packet_options, packets_of
 from choreo.cli.options.topology import (
     need_topology,
@@ -19,8 +19,9 @@ from choreo.cli.options.topology import (
     what_if_options,
 )
 from choreo.cli.output.text.table import echo_json
+from choreo.cli.progress import waiting
 from choreo.cli.recording import Recorded, keep
-from choreo.errors import UsageError
+from choreo.errors import UsageError, shown
 from choreo.files import read_bytes
 
 MOST_TRAFFIC_BYTES = 1 << 26
@@ -82,7 +83,7 @@ def _traffic(path: Path) -> list[list[float]]:
 @grouped("Packets", *packet_options())
 @grouped(
     "Output",
-    click.option("--output", "-o", type=click.Path(path_type=Path), metavar="FILE", help="Write it: .json or .npz."),
+    click.option("--output", "-o", type=NewFile(), metavar="FILE", help="Write it: .json, .npz, or .xml for MSCCL."),
     json_option,
 )
 def command(
@@ -123,21 +124,25 @@ def command(
     size = needed_size(collective, size)
     where = place(network, placement, ranks)
     where = replace(where, topology=what_if(where, slow_link, slow_rank, routing))
-    found = search(
-        collective,
-        where.topology,
-        size,
-        ranks=where.all_devices(),
-        root=root,
-        traffic=None if traffic is None else _traffic(traffic),
-        shares=shares,
-        relays=relays,
-        effort=effort,
-        packets=packets_of(of_packets, routing),
-    )
+    flows = None if traffic is None else _traffic(traffic)
+    packets = packets_of(of_packets, routing)
+    with waiting("synthesizing"):
+        found = search(
+            collective,
+            where.topology,
+            size,
+            ranks=where.all_devices(),
+            root=root,
+            traffic=flows,
+            shares=shares,
+            relays=relays,
+            effort=effort,
+            packets=packets,
+        )
     keep(found)
     if output is not None:
-        save(found.schedule, output)
+        with waiting(f"writing {shown(output)}"):
+            save(found.schedule, output)
     if as_json:
         echo_json(found)
     else:

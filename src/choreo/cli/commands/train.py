@@ -10,7 +10,7 @@ import click
 
 from choreo.cli.command import grouped
 from choreo.cli.commands.plan import FIXING
-from choreo.cli.options.common import json_option, ranks_option
+from choreo.cli.options.common import NewFile, json_option, ranks_option
 from choreo.cli.options.plan import FIXED, SWITCHES, fixed_of
 from choreo.cli.output.text.files import write_page
 from choreo.cli.output.text.table import echo_json, echo_note
@@ -99,7 +99,7 @@ if TYPE_CHECKING:
     "What to print",
     click.option(
         "--html",
-        type=click.Path(path_type=Path),
+        type=NewFile(),
         metavar="FILE",
         help="Write a page: measured beside predicted.",
     ),

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from choreo.cli.command import Command
-from choreo.cli.options.common import json_option, ranks_option
+from choreo.cli.options.common import NewFile, json_option, ranks_option
 from choreo.cli.options.topology import need_topology, place, placement_option, topology_option
 from choreo.cli.output.text.table import Column, echo_json, echo_table
+from choreo.cli.progress import waiting
 from choreo.errors import shown
 from choreo.units import format_bytes
 
@@ -22,9 +23,7 @@ if TYPE_CHECKING:
 @topology_option
 @ranks_option
 @placement_option
-@click.option(
-    "--tuner", type=click.Path(path_type=Path), metavar="FILE", help="Write it for NCCL's example tuner plugin."
-)
+@click.option("--tuner", type=NewFile(), metavar="FILE", help="Write it for NCCL's example tuner plugin.")
 @json_option
 def command(topology: str | None, ranks: int | None, placement: str | None, tuner: Path | None, as_json: bool) -> None:
     """Find which algorithm and protocol NCCL should use for which size on a topology.
@@ -40,7 +39,8 @@ def command(topology: str | None, ranks: int | None, placement: str | None, tune
     from choreo.tune import tune, tuner_text
 
     where = place(need_topology(topology), placement, ranks)
-    found = tune(where.topology, devices=where.all_devices())
+    with waiting("tuning"):
+        found = tune(where.topology, devices=where.all_devices())
     if tuner is not None:
         write_text(tuner, tuner_text(found))
     if as_json:

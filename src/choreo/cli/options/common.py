@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
 from choreo.cli.command import Option
-from choreo.errors import UsageError
+from choreo.errors import UsageError, shown
 from choreo.units import parse_gamma, parse_rank_range, parse_size
 
 __all__ = [
+    "NewFile",
     "gamma_option",
     "json_option",
     "load_option",
@@ -23,6 +26,26 @@ __all__ = [
 ]
 
 Function = TypeVar("Function", bound=Callable[..., object])
+
+
+class NewFile(click.Path):
+    """A file to write, refused before the work where it could not be written after it; - is stdout."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """The path, whose folder is there and can be written to."""
+        path = Path(value)
+        if str(path) == "-":
+            return path
+        if path.is_dir():
+            raise UsageError(f"{shown(path)}: cannot be written: Is a directory")
+        if not path.parent.is_dir():
+            raise UsageError(f"{shown(path)}: cannot be written: No such file or directory")
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise UsageError(f"{shown(path)}: cannot be written: Permission denied")
+        return path
 
 
 def parsed(parse: Callable[[str], object]) -> Callable[[click.Context, click.Parameter, str | None], object]:

@@ -121,11 +121,11 @@ def batch_of(text: str, gpus: int) -> int:
     return int(match[1]) * (gpus if match[2] else 1)
 
 
-def count_of(text: str) -> float:
-    """Parameters from `1.8T`, `70B`, `125e6`."""
+def count_of(text: str, what: str) -> float:
+    """So many parameters or tokens (`what`) from `1.8T`, `70B`, `125e6`."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?(?:[eE]\d+)?)\s*([kKmMbBgGtT]?)\s*", text)
     if match is None:
-        raise UsageError(f"{text!r} is not a number of parameters; write 1.8T, 70B or 125M")
+        raise UsageError(f"{text!r} is not a number of {what}; write 1.8T, 70B or 125M")
     return float(match[1]) * SCALES[match[2].lower()]
 
 
@@ -217,7 +217,7 @@ def run_of(planning: Planning, options: dict[str, object]) -> TrainingRun | None
         planning.best.step.step_time_s,
         step_tokens,
         planning.gpus,
-        tokens=1e9 if tokens is None else count_of(str(tokens)),
+        tokens=1e9 if tokens is None else count_of(str(tokens), "tokens"),
         parameters=planning.workload.parameters,
         price_per_gpu_hour=None if price is None else float(str(price)),
         failures=None if mtbf is None else Failures(hours_of(str(mtbf))),

@@ -122,7 +122,11 @@ class ScheduleOptions:
         return special
 
     def check_collective(self) -> None:
-        """Refuse a file where the name of a collective belongs."""
+        """Refuse a file where the name of a collective belongs, and several algorithms where one does."""
+        for name in self.algorithms:
+            if "," in name:
+                each = " ".join(f"--algorithm {one.strip()}" for one in name.split(","))
+                raise UsageError(f"{name!r} is not an algorithm; give each by itself: {each}")
         if self.collective is not None and Path(self.collective).suffix in (".json", ".npz", ".xml"):
             name = shown(self.collective)
             raise UsageError(f"{name} is not a collective; for a file write --schedule {shlex.quote(name)}")

@@ -60,7 +60,8 @@ def what_if_options() -> list[Option]:
             "--slow-link",
             multiple=True,
             metavar="A-B=0.5",
-            help="What if the links between A and B had half the bandwidth; 'A->B=0.5' is one direction, A-B=0 a cut.",
+            help="What if the links between A and B had half the bandwidth; 'A->B=0.5' is one direction, A-B=0 a cut, "
+            "switch0=0.5 all links of a switch.",
         ),
         click.option("--slow-rank", multiple=True, metavar="R=2x", help="What if rank R were 2 times slower."),
     ]

@@ -101,7 +101,20 @@ def _facts(topology: Topology) -> list[str]:
         lines.append(f"at most {counted(far, 'link')} from any device to any other")
     if reducing:
         lines.append(f"{counted(reducing, 'switch', 'switches')} can add and multicast what passes")
-    return lines
+    return [*lines, *_switches(topology)]
+
+
+def _switches(topology: Topology) -> list[str]:
+    """Which switch is of which dimension, where several have some: their names are needed to point at a link."""
+    told, first = [], 0
+    for one in dimensions(topology):
+        if one.switches:
+            last = first + one.switches - 1
+            what = counted(one.size, "device") if one.groups_of == 1 else f"{one.size} groups of {one.groups_of}"
+            names = f"switch{first} to switch{last} each join" if one.switches > 1 else f"switch{first} joins"
+            told.append(f"{names} {what}")
+            first = last + 1
+    return [", ".join(told)] if len(told) > 1 else []
 
 
 def _links_in_words(machine: TopologyFile) -> str:

@@ -122,7 +122,7 @@ def _from_json(text: str, path: str | Path) -> NcclTest:
     try:
         return _test_of(document)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        reason = f"{type(error).__name__}: {error}"
+        reason = f"it has no {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
         raise UsageError(f"{shown(path)} is not what nccl-tests writes with -J: {reason[:120]}") from None
 
 

@@ -1,7 +1,8 @@
 """A schedule with chunks of different sizes, cut into equal ones: other tools' files have one size for all chunks.
 
 Every chunk becomes some of N equal parts of its block, at least one. N is the least power of two with which no chunk is
-off by more than `TOLERANCE`; what moves when stays as it is.
+off by more than `TOLERANCE` of its size, or of half the mean chunk's: how well the smallest are met matters little.
+What moves when stays as it is.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from choreo.schedule.transfers import IntColumn
 
 __all__ = ["equal_chunks"]
 
-TOLERANCE = 0.1  # of a chunk's size
+TOLERANCE = 0.1  # of a chunk's size, or of half the mean if that is more
 MAX_PARTS = 1 << 10  # of a block
 
 
-def equal_chunks(schedule: Schedule) -> Schedule:
-    """The same schedule on equal chunks; an error where blocks differ in size.
+def equal_chunks(schedule: Schedule, most_chunks: int | None = None) -> Schedule:
+    """The same schedule on equal chunks, no more than a file can number; an error where blocks differ in size.
 
     >>> import numpy as np
     >>> from choreo import Schedule, move
@@ -40,7 +41,8 @@ def equal_chunks(schedule: Schedule) -> Schedule:
         )
     if (blocks == 0).any():
         raise RefusedError(f"{schedule.collective} by {schedule.label} has chunks of no size; leave them out")
-    parts = _parts(blocks).reshape(-1)
+    most = MAX_PARTS if most_chunks is None else min(MAX_PARTS, most_chunks // len(blocks))
+    parts = _parts(blocks, most).reshape(-1)
     first = np.concatenate(([0], np.cumsum(parts)))
     rows = schedule.columns()
     count = first[rows.chunk + rows.count] - first[rows.chunk]
@@ -49,9 +51,10 @@ def equal_chunks(schedule: Schedule) -> Schedule:
     return replace(schedule, body=body, weights=None, phases=())
 
 
-def _parts(blocks: IntColumn) -> IntColumn:
-    """How many parts each chunk of each block is; the same number of them in every block."""
+def _parts(blocks: IntColumn, most: int) -> IntColumn:
+    """How many parts each chunk of each block is; the same number of them in every block, at most `most`."""
     share = blocks / blocks.sum(axis=1, keepdims=True)
+    allowed = TOLERANCE * np.maximum(share, 0.5 / blocks.shape[1])
     total = 1 << (blocks.shape[1] - 1).bit_length()
     while True:
         parts: IntColumn = np.maximum(1, np.floor(share * total).astype(np.int64))
@@ -62,7 +65,7 @@ def _parts(blocks: IntColumn) -> IntColumn:
                     row[np.argmax(off)] += 1
                 else:
                     row[np.argmin(np.where(row > 1, off, np.inf))] -= 1
-        exact = (np.abs(parts - share * total) <= TOLERANCE * share * total).all()
-        if exact or total >= MAX_PARTS:
+        exact = (np.abs(parts - share * total) <= allowed * total).all()
+        if exact or 2 * total > most:
             return parts
         total *= 2

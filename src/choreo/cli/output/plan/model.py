@@ -50,7 +50,7 @@ def print_model(options: dict[str, object], as_json: bool) -> None:
 
 
 def _by_count(options: dict[str, object], width: float) -> dict[str, object]:
-    parameters = count_of(str(options["parameters"]))
+    parameters = count_of(str(options["parameters"]), "parameters")
     if not isinstance(options["layers"], int) or options["layers"] < 1:
         raise UsageError("--parameters goes with --layers N, at least 1: a model known by its parameters and layers")
     each = parameters / options["layers"]

@@ -64,12 +64,12 @@ def _print_best(planning: Planning) -> None:
     _line("memory", _memory(step.memory, step.memory_bytes, step.device_bytes))
     if not step.fits:
         over = format_bytes(step.memory_bytes - step.device_bytes, binary=False)
-        _line("", f"it does not fit, by {over}; nothing that was considered does")
+        _line("", f"it does not fit, by {over}; nothing that was considered does; --fit finds how many GPUs would do")
 
 
 def _print_run(run: TrainingRun) -> None:
     cost = "" if run.cost is None else f", {run.cost:,.0f} at the price given"
-    days = f"{run.days:,.{0 if run.days >= 100 else 1}f} days" if run.days >= 1 else format_time(run.days * 86400)
+    days = f"{run.days:,.{0 if run.days >= 100 else 1}f} days" if run.days >= 2 else _long(run.days * 86400)
     _line("run", f"{format_count(run.tokens)} tokens in {days}, {run.gpu_hours:,.0f} GPU-hours{cost}")
     if run.failure_s is None or run.checkpoint_interval_s is None or run.checkpoint_s is None:
         return

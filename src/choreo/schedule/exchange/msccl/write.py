@@ -40,7 +40,7 @@ def write_msccl(schedule: Schedule) -> bytes:
     b'    <tb id="0" send="1" recv="-1" chan="0">'
     """
     name = foreign_name(schedule, "MSCCL")
-    schedule = equal_chunks(schedule)
+    schedule = equal_chunks(schedule, MAX_OFFSET)
     _check_size(schedule)
     layout = lay_out(schedule, MAX_CHUNKS_A_STEP)
     beyond = ""
