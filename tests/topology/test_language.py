@@ -140,7 +140,7 @@ MISTAKES = [
     ("hgx-h10", "there is no machine 'hgx-h10'; did you mean 'hgx-h100'"),
     ("dgx-a10:4", "did you mean 'dgx-a100'"),
     ("tpuv4", "did you mean 'tpu-v4'"),
-    ("supercomputer9000", "there is no machine 'supercomputer9000'; known: "),
+    ("supercomputer9000", "there is no machine 'supercomputer9000'; see choreo list topologies"),
     ("../etc/passwd", "is not part of a topology"),
     ("hgx-h100:", "is not part of a topology"),
     ("hgx-h100:0", "hgx-h100:0 has no nodes; write hgx-h100:1 or more"),
