@@ -21,7 +21,7 @@ from choreo.synthesize.arborescence import cheapest_arborescence
 from choreo.synthesize.network import Hops
 from choreo.topology.graph import Floats, Ints
 
-__all__ = ["Tree", "pack", "pack_both_ways"]
+__all__ = ["Tree", "pack", "pack_both_ways", "tree_depth"]
 
 Column: TypeAlias = tuple[int, Ints, Ints | None]
 
@@ -125,17 +125,18 @@ class _Prices:
         into: Ints = np.where(parent >= 0, self.number[parent, np.arange(hops.members)], -1)
         return into
 
-    def depth(self, into: Ints, root: int) -> float:
-        """How long a chunk takes from the root to the last of a tree, if nothing is in its way."""
-        at = np.full(self.hops.members, -1.0)
-        at[root] = 0.0
-        rest = into[into >= 0]
-        while len(rest):
-            known = at[self.hops.src[rest]] >= 0
-            hop = rest[known]
-            at[self.hops.dst[hop]] = at[self.hops.src[hop]] + self.hop_s[hop]
-            rest = rest[~known]
-        return float(at.max())
+
+def tree_depth(hops: Hops, hop_s: Floats, into: Ints, root: int) -> float:
+    """How long a chunk takes from the root to the last of a tree, if nothing is in its way."""
+    at = np.full(hops.members, -1.0)
+    at[root] = 0.0
+    rest = into[into >= 0]
+    while len(rest):
+        known = at[hops.src[rest]] >= 0
+        hop = rest[known]
+        at[hops.dst[hop]] = at[hops.src[hop]] + hop_s[hop]
+        rest = rest[~known]
+    return float(at.max())
 
 
 def pack(hops: Hops, demand: dict[int, float], hop_s: Floats, least_s_a_byte: float = 0.0) -> tuple[list[Tree], float]:
@@ -157,7 +158,11 @@ def pack(hops: Hops, demand: dict[int, float], hop_s: Floats, least_s_a_byte: fl
 
     trees = _Prices(hops, hop_s)
     wanted = {root: amount for root, amount in demand.items() if amount > 0}
-    return _generate(hops, wanted, cheapest, lambda column: trees.depth(column[1], column[0]), least_s_a_byte)
+
+    def depth(column: Column) -> float:
+        return tree_depth(hops, hop_s, column[1], column[0])
+
+    return _generate(hops, wanted, cheapest, depth, least_s_a_byte)
 
 
 def pack_both_ways(hops: Hops, hop_s: Floats, least_s_a_byte: float = 0.0) -> tuple[list[Tree], float]:
@@ -178,10 +183,11 @@ def pack_both_ways(hops: Hops, hop_s: Floats, least_s_a_byte: float = 0.0) -> tu
     def depth(column: Column) -> float:
         root, into, back = column
         assert back is not None
-        return away.depth(into, root) + home.depth(back, root)
+        return tree_depth(hops, hop_s, into, root) + tree_depth(turned, hop_s, back, root)
 
     roots = range(hops.members)
-    away, home = _Prices(hops, hop_s), _Prices(hops.turned(), hop_s)
+    turned = hops.turned()
+    away, home = _Prices(hops, hop_s), _Prices(turned, hop_s)
     return _generate(hops, {0: 1.0}, cheapest, depth, least_s_a_byte)
 
 

@@ -33,8 +33,8 @@ from choreo.units import counted, format_bytes, format_time
 
 __all__ = ["Synthesis", "search", "synthesize"]
 
-# With this share of the bound the search ends.
-ENOUGH = 0.99
+# With this share of the bound the search ends, by effort.
+ENOUGH = {"fast": 0.95, "low": 0.95, "medium": 0.98, "high": 0.995}
 # With more ranks the library comes last: it is slow to simulate there, and mostly far from the best.
 FEW_RANKS = 128
 # In the order in which they are asked; of equally fast schedules the first wins.
@@ -162,8 +162,9 @@ def synthesize(
     all devices by default. `traffic` says how much each rank (rows) has for each other in an all_to_all, and `shares`
     how large each rank's block is, both in any unit; "auto" finds the shares whose bound is least. With `relays`
     devices that no rank is on may forward, add and copy: they are members of the schedule, after its ranks. `effort` is
-    low, medium or high: how large schedules may be that are tried. With fast, only what is quick to make is. With
-    `packets` schedules are judged by the packets that they send through switches of finite memory, not by flows.
+    low, medium or high: how large schedules may be that are tried, and what share of the bound is enough. With fast,
+    only what is quick to make is tried. With `packets` schedules are judged by the packets that they send through
+    switches of finite memory, not by flows.
 
     >>> synthesize("all_gather", "torus(4x4, 50GB/s, 500ns)", "1MiB").algorithm
     'synthesized'
@@ -213,7 +214,7 @@ def search(
         effort=effort,
         packets=packets,
     )
-    enough_s = problem.bound().bound_s / ENOUGH
+    enough_s = problem.bound().bound_s / ENOUGH[problem.effort]
     generators = FAST if problem.effort == "fast" else GENERATORS
     tried: list[_Timed] = []
     of_library: list[_Timed] = []

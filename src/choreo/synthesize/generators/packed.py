@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from choreo.schedule import Schedule, backwards
+from choreo.synthesize.division import Division, disjoint_division, packed_division, part_bytes
 from choreo.synthesize.network import Hops, along_switches
-from choreo.synthesize.packing import Tree, pack, pack_both_ways
+from choreo.synthesize.packing import Tree
 from choreo.synthesize.problem import LEAST_CHUNK_BYTES, Candidate, Problem
 from choreo.synthesize.relays import connects, group_hops, relays_of, settled
 from choreo.synthesize.timeline import Tasks, in_time, steps_of
@@ -25,9 +26,7 @@ __all__ = ["packed"]
 
 # Into how many chunks a share, or the vector of a rooted collective, may be cut.
 SHARE_CHUNKS = (1, 2, 4, 8, 16, 32, 64, 128)
-VECTOR_CHUNKS = (1, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)
-# Into how many they mostly are, with shares and with a vector: what a deep tree costs follows from it.
-USUAL_CHUNKS = {True: 32, False: 256}
+VECTOR_CHUNKS = (1, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072)
 # Beyond so many devices packing takes too long, where each may be a root and where one is.
 MOST_DEVICES, MOST_DEVICES_ONE_ROOT = 80, 320
 # So many devices that are no ranks may relay: each may be a root of trees as well.
@@ -71,35 +70,39 @@ def packed(problem: Problem) -> Iterator[Candidate]:
     hops = group_hops(problem, relays, through_switches=not shared)
     if not problem.in_order and not connects(hops):
         return
-    for candidate in _on(problem, hops):
-        yield replace(candidate, schedule=settled(candidate.schedule, problem, relays))
-    if not problem.in_order:
-        return
+    networks = [hops.turned() if problem.collective == "reduce_scatter" else hops]
     # Where switches add, an all_reduce hardly needs the devices' own hops.
-    if not shared and (one_root or hops.members == hops.devices):
+    if problem.in_order and not shared and (one_root or hops.members == hops.devices):
         chained = hops.keeping(along_switches(problem.topology, hops.src, hops.dst))
-        if len(chained) < len(hops):
-            yield from _on(problem, chained)
+        networks += [chained] if len(chained) < len(hops) else []
+    if one_root:
+        for network in networks:
+            disjoint = disjoint_division(problem, network)
+            if disjoint is not None:
+                yield from _on(problem, network, disjoint)
+                return
+    for network in networks:
+        for candidate in _on(problem, network, packed_division(problem, network)):
+            yield replace(candidate, schedule=settled(candidate.schedule, problem, relays))
 
 
-def _on(problem: Problem, hops: Hops) -> Iterator[Candidate]:
-    """Trees of these hops."""
+def _on(problem: Problem, hops: Hops, division: Division) -> Iterator[Candidate]:
+    """Schedules of trees of these hops."""
     shared = problem.collective in ("all_gather", "reduce_scatter")
     undone = problem.collective == "reduce_scatter"
-    if undone:
-        hops = hops.turned()
-    size = problem.size_bytes / (problem.ranks if shared else 1)
-    trees, seconds_a_byte = _trees(problem, hops, size)
-    last_s = size * seconds_a_byte
+    size = part_bytes(problem)
     totals = _totals(problem) if shared else [BLOCK_WEIGHT]
     weight_bytes = size * len(totals) / sum(totals)
     ways = list(_ways(problem, hops))
     best = np.inf
-    hops_a_chunk = (problem.ranks - 1) * (problem.ranks if shared else 2)
+    one_way = problem.collective in ("broadcast", "reduce")
+    hops_a_chunk = (problem.ranks - 1) * (problem.ranks if shared else 1 if one_way else 2)
     for chunks in SHARE_CHUNKS if shared else VECTOR_CHUNKS:
         transfers = chunks * hops_a_chunk
         if chunks > 1 and (size / chunks < LEAST_CHUNK_BYTES or transfers > problem.most_transfers // 4):
             break
+        trees, seconds_a_byte = division(chunks)
+        last_s = size * seconds_a_byte
         pieces, count = _cut(trees, chunks, totals)
         tasks = {
             kind: _tasks(pieces, hops, weight_bytes, last_s if kind[0] else 0.0, exchange=kind[1])
@@ -134,27 +137,6 @@ def _on(problem: Problem, hops: Hops) -> Iterator[Candidate]:
                 relays=hops.relays,
             )
             yield Candidate("packed", backwards(schedule) if undone else schedule)
-
-
-def _trees(problem: Problem, hops: Hops, size: float) -> tuple[list[Tree], float]:
-    """The trees, and the seconds that the busiest link has for each byte of a share or of the vector."""
-    shared = problem.collective in ("all_gather", "reduce_scatter")
-    usual = USUAL_CHUNKS[shared]
-    costs_s = hops.latency_s + hops.send_s + hops.receive_s
-    hop_s = 1 / usual / hops.bandwidth_bytes_per_s + costs_s / max(size, usual)
-    least = problem.bound().bandwidth_bound_s / size if size else 0.0
-    if shared:
-        shares = problem.block_bytes / problem.block_bytes.mean() if problem.size_bytes else np.ones(problem.ranks)
-        demand = dict(enumerate(shares.tolist()))
-    elif problem.collective == "all_reduce":
-        return pack_both_ways(hops, hop_s, least)
-    else:
-        assert problem.root is not None
-        demand = {problem.root: 1.0}
-    if problem.collective != "reduce":
-        return pack(hops, demand, hop_s, least)
-    trees, seconds_a_byte = pack(hops.turned(), demand, hop_s, least)
-    return [Tree(tree.root, np.full_like(tree.into, -1), tree.into, tree.part) for tree in trees], seconds_a_byte
 
 
 def _ways(problem: Problem, hops: Hops) -> Iterator[_Way]:

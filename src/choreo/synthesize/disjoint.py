@@ -1,0 +1,158 @@
+"""Arc-disjoint trees of one root: as many as its data can leave on at once, each with links of its own.
+
+A link is cut into slots, each as wide as one of the trees. All trees grow at once from the root, always by the hop that
+arrives soonest. A hop may only be taken if all trees can still be completed, which the theorem on disjoint branchings
+tells by a flow: into every device there must be ways, that share no slot, from each of the trees. A pipeline along such
+trees never waits for another.
+
+Source: J. Edmonds, "Edge-disjoint branchings", in Combinatorial Algorithms, 1973; L. Lovász, "On two minimax theorems
+in graph", Journal of Combinatorial Theory B 21, 1976.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+
+from choreo.synthesize.network import Hops
+from choreo.topology.graph import Floats, Ints
+
+__all__ = ["disjoint_trees"]
+
+# How many trees there may be, and the share of the least time's speed that is enough for them to be few.
+MOST_TREES, NEAR = 16, 0.98
+# How often a hop may be looked at, at most: every tree asks for every hop, and each time looks at all for every tree.
+MOST_LOOKS = 1 << 24
+
+
+def disjoint_trees(hops: Hops, root: int, hop_s: Floats, s_a_byte: float) -> list[Ints]:
+    """The hop into each member of each tree, -1 for the root; none where hops share links or many trees are needed.
+
+    `hop_s` is how long a chunk takes over each hop, and `s_a_byte` how long a byte of the root's data takes at least.
+
+    >>> from choreo.synthesize.network import hops_of
+    >>> from choreo.topology import get_topology
+    >>> hops = hops_of(get_topology("ring(4, 50GB/s, 1us)"))
+    >>> [len(set(into.tolist())) for into in disjoint_trees(hops, 0, np.ones(8), 1e-11)]
+    [4, 4]
+    """
+    if hops.members > hops.devices or (np.diff(hops.load.indptr) > 1).any():
+        return []
+    for trees in range(1, MOST_TREES + 1):
+        slots = np.floor(hops.bandwidth_bytes_per_s * s_a_byte * trees / NEAR).astype(np.int64)
+        into = np.bincount(hops.dst, slots, minlength=hops.members)
+        out = np.bincount(hops.src, slots, minlength=hops.members)
+        into[root] = trees
+        if min(into.min(), out[root]) < trees:
+            continue
+        if (trees * len(hops)) ** 2 > MOST_LOOKS:
+            break
+        growth = _Growth(hops, root, slots, trees)
+        if all(growth.can_complete(device) for device in range(hops.members)):
+            return growth.run(hop_s)
+    return []
+
+
+class _Growth:
+    """Trees that grow: `has` tells by bits which trees a device is in, and `left` how many slots of a hop are free."""
+
+    def __init__(self, hops: Hops, root: int, slots: Ints, trees: int) -> None:
+        self.src, self.dst = hops.src.tolist(), hops.dst.tolist()
+        self.left = slots.tolist()
+        self.trees, self.root = trees, root
+        self.has = [0] * hops.members
+        self.has[root] = (1 << trees) - 1
+        self.into: list[list[int]] = [[] for _ in range(hops.members)]
+        self.out: list[list[int]] = [[] for _ in range(hops.members)]
+        for hop, slot in enumerate(self.left):
+            if slot:
+                self.into[self.dst[hop]].append(hop)
+                self.out[self.src[hop]].append(hop)
+
+    def run(self, hop_s: Floats) -> list[Ints]:
+        """Grow all trees until they reach every device."""
+        takes = hop_s.tolist()
+        found = [np.full(len(self.has), -1) for _ in range(self.trees)]
+        waiting = [(takes[hop], hop, tree) for hop in self.out[self.root] for tree in range(self.trees)]
+        heapq.heapify(waiting)
+        while waiting:
+            at, hop, tree = heapq.heappop(waiting)
+            device = self.dst[hop]
+            if self.has[device] >> tree & 1 or not self.left[hop] or not self._may_take(hop, tree):
+                continue  # what cannot be completed now never can be
+            found[tree][device] = hop
+            for onward in self.out[device]:
+                heapq.heappush(waiting, (at + takes[onward], onward, tree))
+        return found
+
+    def _may_take(self, hop: int, tree: int) -> bool:
+        device = self.dst[hop]
+        self.left[hop] -= 1
+        self.has[device] |= 1 << tree
+        if self.can_complete(device):
+            return True
+        self.left[hop] += 1
+        self.has[device] ^= 1 << tree
+        return False
+
+    def can_complete(self, device: int) -> bool:
+        """Whether ways lead to a device from all trees that lack it, none by a slot of another: a flow of that size."""
+        lacking = self.trees - self.has[device].bit_count()
+        flow: dict[int, int] = {}
+        leaves_at: dict[int, int] = {tree: device for tree in range(self.trees) if self.has[device] >> tree & 1}
+        return all(self._augment(device, flow, leaves_at) for _ in range(lacking))
+
+    def _augment(self, device: int, flow: dict[int, int], leaves_at: dict[int, int]) -> bool:
+        """One more way, found backwards from the device; others may be led around it.
+
+        `flow` has the slots that ways take on hops, and `leaves_at` where the way of each tree begins.
+        """
+        # By device: the hop that led to it and its sense, or -2 - tree and who asked where that tree's way began there.
+        came: dict[int, tuple[int, int]] = {device: (-1, 0)}
+        queue = [device]
+        asked = 0  # trees, as bits
+        for here in queue:
+            for tree in _bits(self.has[here] & ~asked):
+                asked |= 1 << tree
+                if tree not in leaves_at:
+                    self._take(tree, here, came, flow, leaves_at)
+                    return True
+                begins = leaves_at[tree]
+                if begins not in came:
+                    came[begins] = (-2 - tree, here)
+                    queue.append(begins)
+            for hop in self.into[here]:
+                if self.left[hop] > flow.get(hop, 0) and self.src[hop] not in came:
+                    came[self.src[hop]] = (hop, 1)
+                    queue.append(self.src[hop])
+            for hop in self.out[here]:
+                if flow.get(hop, 0) and self.dst[hop] not in came:
+                    came[self.dst[hop]] = (hop, -1)
+                    queue.append(self.dst[hop])
+        return False
+
+    def _take(
+        self, tree: int, here: int, came: dict[int, tuple[int, int]], flow: dict[int, int], leaves_at: dict[int, int]
+    ) -> None:
+        """Lead the ways as the search came: this tree's begins here, and each that is in its way begins elsewhere."""
+        leaves_at[tree] = here
+        while True:
+            hop, sense = came[here]
+            if hop == -1:
+                return
+            if hop < -1:  # the way of that tree began here, and now begins where it was asked
+                here = sense
+                leaves_at[-2 - hop] = here
+                continue
+            flow[hop] = flow.get(hop, 0) + sense
+            here = self.dst[hop] if sense > 0 else self.src[hop]
+
+
+def _bits(number: int) -> list[int]:
+    found = []
+    while number:
+        lowest = number & -number
+        found.append(lowest.bit_length() - 1)
+        number ^= lowest
+    return found
