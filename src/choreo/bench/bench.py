@@ -1,4 +1,4 @@
-"""How fast collectives run between ranks of this machine: nccl-tests' figures, the price beside them, other libraries.
+"""How fast collectives run between ranks of this machine: nccl-tests' figures, beside the price and other libraries.
 
 All libraries take part in one run. At each size they take turns, round after round, in an order that rotates. A time is
 the median of the rounds, and a round's time that of its slowest rank.
@@ -92,9 +92,9 @@ def measure(
     each: Callable[[Measurement], None] | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Benchmark:
-    """Measure every size. `each` gets a row as soon as it is there, `say` what could not be measured.
+    """Measure every size. `each` gets every row as soon as it is measured, `say` what could not be measured.
 
-    A `session` that is already there is used, and left open.
+    A given `session` is used, and left open.
     """
     if session is None:
         warn_if_slow()

@@ -93,7 +93,7 @@ class Choreo(_Private):
         return calls[case.collective]
 
     def timeline(self, call: Callable[[], object]) -> Message:
-        """Make a call, and tell when its messages were sent and received: see `messages_of`."""
+        """Make a call, and return when its messages were sent and received: see `messages_of`."""
         engine = self.communicator._engine
         endpoint = engine.connection.endpoint
         assert not isinstance(endpoint, Ended)
@@ -113,10 +113,10 @@ class Choreo(_Private):
 
 
 def messages_of(ops: npt.NDArray[np.void], times: npt.NDArray[np.float64]) -> Message:
-    """When a call began on this rank, and its messages by column: whether it received, from or to whom, and when.
+    """When a call began on this rank, and its messages as columns: whether it was received, the peer, and when.
 
-    A message is the operations up to its last. Those of a pair of ranks are numbered from 1. A large call is cut into
-    parts, each with messages of its own.
+    A message is all operations up to its last. The messages of a pair of ranks are numbered from 1. A large call is cut
+    into parts, each with its own messages.
     """
     kept = min(len(ops), len(times) - 1)
     some, done = ops[:kept], times[1 : kept + 1]

@@ -50,7 +50,9 @@ class BenchOptions:
             if name not in PEERS:
                 raise UsageError(f"there is no library {name!r} to run against; use {', '.join(PEERS)}")
         if self.rounds < 1 or self.warmup < 0 or self.checks < 0 or not self.sizes:
-            raise UsageError("there must be at least one round and one size, and nothing can be done less than 0 times")
+            raise UsageError(
+                "there must be at least one round and one size, and iterations, warm-up and checks must be 0 or more"
+            )
 
     def algorithms(self) -> list[str | None]:
         """The algorithms to measure; None is the one that is chosen."""

@@ -1,8 +1,8 @@
-"""The rank processes of one library in a benchmark, which do what they are told.
+"""The rank processes of one library in a benchmark, and the requests that they answer.
 
 Every rank connects to a socket that only its user can reach, and waits there without using a core, so that libraries
-can take turns in one run. Every answer has a deadline, and a rank that ends early is noticed. In the end, whatever
-happens, all processes are stopped.
+can take turns in one run. Every answer has a deadline, and a rank that ends early is noticed. All processes are always
+stopped in the end.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class RankProcesses:
             raise
 
     def ask(self, request: Message, timeout_s: float = 60.0) -> list[Message]:
-        """Tell all ranks to do something, and wait for what each of them answers."""
+        """Send a request to all ranks, and wait for their answers."""
         deadline = time.monotonic() + timeout_s
         for link in self._links:
             assert link is not None
@@ -135,7 +135,7 @@ class RankProcesses:
             if any(one.poll() not in (None, 0) for one in self._started):
                 raise BenchmarkError(self._story("a process ended before it answered"))
             if time.monotonic() > deadline:
-                raise BenchmarkError(self._story("not all ranks came in time"))
+                raise BenchmarkError(self._story("not all ranks connected in time"))
             try:
                 link, _ = listener.accept()
             except TimeoutError:
@@ -145,7 +145,7 @@ class RankProcesses:
                 hello = receive(link)
             except (OSError, EOFError) as error:
                 link.close()
-                raise BenchmarkError(self._story(f"a rank ended as it came ({error})")) from None
+                raise BenchmarkError(self._story(f"a rank ended as it connected ({error})")) from None
             link.settimeout(None)
             self._links[hello["rank"]] = link
             with contextlib.suppress(OSError):
@@ -160,7 +160,7 @@ class RankProcesses:
         return f"; it said: {last[:300]}" if last else ""
 
     def close(self) -> None:
-        """Stop all processes; those that do not go are killed."""
+        """Stop all processes; those that do not stop are killed."""
         for link in self._links:
             if link is not None:
                 link.close()  # for a waiting rank this is the end
@@ -214,7 +214,7 @@ def _exactly(link: socket.socket, length: int) -> bytes:
 
 
 def start_local(ranks: int, environment: dict[str, str]) -> list[subprocess.Popen[bytes]]:
-    """One process a rank, with the environment that torchrun would set."""
+    """One process per rank, with the environment that torchrun would set."""
     started = []
     for rank in range(ranks):
         one = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks)}

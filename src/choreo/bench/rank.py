@@ -1,4 +1,4 @@
-"""One rank of a benchmark: joins its library, then does what it is told until its connection ends."""
+"""One rank of a benchmark: joins its library, then answers requests until its connection ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__: list[str] = []
 
 
 class RankServer:
-    """Does what it is told, with one case at a time."""
+    """Answers requests, about one case at a time."""
 
     def __init__(self, rank: int, link: socket.socket) -> None:
         self.rank, self.link = rank, link
@@ -37,7 +37,7 @@ class RankServer:
             "rates": lambda asked: rates(asked["sizes"]),
         }
         if request["do"] not in known:
-            raise ValueError(f"nobody knows how to {request['do']}")
+            raise ValueError(f"there is no request {request['do']}")
         return known[request["do"]](request)
 
     def _forget(self, _: Message) -> Message:

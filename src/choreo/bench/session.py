@@ -18,7 +18,7 @@ __all__ = ["BenchSession", "Contestant", "race"]
 
 @dataclass(slots=True)
 class Contestant:
-    """What is timed on a case: the ranks of a library, and the name under which they know it."""
+    """What is timed on a case: the ranks of a library, and their name for it."""
 
     label: str
     processes: RankProcesses
@@ -38,14 +38,14 @@ class Contestant:
         self.times_s = []
 
     def time(self, iterations: int, warmup: int, timeout_s: float) -> float:
-        """Seconds a call of the slowest rank."""
+        """Seconds per call of the slowest rank."""
         request: Message = {"do": "time", "name": self.label, "library": self.library}
         answers = self.processes.ask(request | {"iterations": iterations, "warmup": warmup}, timeout_s)
         self.received_bytes = tuple(answer["received_bytes"] / iterations for answer in answers)
         return max(float(answer["time_s"]) for answer in answers) / iterations
 
     def timelines(self, calls: int, warmup: int, timeout_s: float) -> list[list[Message]]:
-        """Of some calls, by rank, when each message was handed over or taken in; only our own ranks can tell."""
+        """For some calls, by rank, when each message was sent or received; only Choreo's own ranks can tell."""
         request: Message = {"do": "timeline", "name": self.label, "library": self.library}
         reports = self.processes.ask(request | {"calls": calls, "warmup": warmup}, timeout_s)
         return [[one["calls"][nth] for one in reports] for nth in range(calls)]
@@ -63,7 +63,7 @@ class Contestant:
 
 
 class BenchSession:
-    """The ranks of all libraries of a benchmark, started once. `missing` says which libraries are not there."""
+    """The ranks of all libraries of a benchmark, started once. `missing` says which libraries are not installed."""
 
     def __init__(self, ranks: int, constants: Constants, peers: Sequence[str] = (), *, pin: bool = False) -> None:
         self.ranks, self.constants = ranks, constants

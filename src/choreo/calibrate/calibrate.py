@@ -120,13 +120,13 @@ class Calibration(Result):
             f"not kept: the error of the fit is {100 * worst.residual:.0f} % at {worst.ranks} ranks, where at most "
             f"{100 * MAX_ERROR:.0f} % is kept; the load average is {self.load_average:.1f} on "
             f"{counted(self.cores, 'core')}: measure again on an idle machine, with fewer ranks or more rounds, or "
-            "keep it all the same (--force, force=True)"
+            "keep it anyway (--force, force=True)"
         )
 
     def save(self, *, force: bool = False) -> Path:
         """Keep the constants for every later run of this user, and return the file.
 
-        Numbers of ranks that are `left_out` take those of the nearest that is kept; with `force` nothing is left out.
+        Numbers of ranks that are `left_out` use the constants of the nearest that is kept; `force` keeps all.
         """
         if force:
             return save_constants(self.constants)
@@ -157,7 +157,7 @@ def calibrate(
     (2, True)
     """
     if not ranks or min(ranks) < 2:
-        raise UsageError(f"calibrating takes at least 2 ranks, which send messages, not {min(ranks, default=0)}")
+        raise UsageError(f"calibrating needs at least 2 ranks, which send messages, not {min(ranks, default=0)}")
     warn_if_slow()
     most, round_s = size_of(most_bytes, "most_bytes"), time_of(round_s, "round_s")
     sizes = [size for size in SIZES if size <= most]

@@ -4,8 +4,9 @@ A probe is a collective by a given algorithm. Its price is M alpha + B beta + R 
 bytes as `ports="read"` counts them, because ranks read what they receive, with the `cores` that they share. At one
 number of ranks and one size several probes are timed, from one step in which all read from one rank to exchanges
 between all, with and without reductions. The fit is the least sum of relative errors with constants of at least 0. It
-is found by least squares in which a sample that is further off weighs less. Neighbouring sizes take part with half the
-weight. Below a page only alpha is fitted: 8 bytes say nothing about beta, so bytes cost what they cost just above.
+is found by iteratively reweighted least squares: a sample that is further off weighs less. Neighbouring sizes take part
+with half the weight. Below a page only alpha is fitted: 8 bytes say nothing about beta, so bytes cost what they cost
+just above.
 """
 
 from __future__ import annotations

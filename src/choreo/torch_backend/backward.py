@@ -2,7 +2,7 @@
 
 The reducer starts an all_reduce for each bucket, and waits for all of them once the backward pass is over. Where every
 core computes, a thread that runs them meanwhile would only take time from the pass, and would be woken for the last one
-while everybody waits. So they are held, and the thread that ran the pass runs them at its end.
+while all ranks wait. So they are held, and the thread that ran the pass runs them at its end.
 """
 
 from __future__ import annotations

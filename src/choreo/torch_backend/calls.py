@@ -87,14 +87,14 @@ class Calls(dist.ProcessGroup):
             for one in finish:
                 one()
             return DONE
-        work = self._in_progress(
+        work = self._start(
             name, inputs, lambda: [call(timeout=seconds, async_op=True) for call in calls], results, finish
         )
         if waits:
             work.wait()
         return work
 
-    def _in_progress(
+    def _start(
         self, name: str, inputs: list[Any], begin: Callable[[], list[Any]], results: list[Any], finish: Finish
     ) -> Work:
         """Begin asynchronous calls. A profile shows them as "choreo:NAME", until they are over."""

@@ -39,7 +39,7 @@ class Collectives(Calls):
             return self._other(tensor).allreduce([tensor], opts)
         if tensor.is_sparse:
             all_reduce_sparse(self.comm, tensor, reduction(opts.reduceOp, self._size))
-            return self._in_progress("all_reduce", [tensor], list, [tensor], [])
+            return self._start("all_reduce", [tensor], list, [tensor], [])
         finish: Finish = []
         held = opts.asyncOp and self._held.begin(2)
         try:
@@ -242,7 +242,7 @@ class Collectives(Calls):
         opts: Any = None,
         timeout: Any = None,
     ) -> Any:
-        """Rows of the tensor go to each rank, and come from each; without sizes equally many."""
+        """Rows of the tensor go to each rank, and come from each; without sizes, the same number each."""
         opts = options(AllToAllOptions, opts, timeout)
         if not tensor.is_cpu:
             return self._other(tensor).all_to_all_single(output, tensor, output_sizes, input_sizes, opts)
@@ -321,7 +321,7 @@ def _copy_rows(table: Any, tensors: list[Any]) -> None:
 
 
 def _concatenated(tensors: list[Any]) -> Any:
-    """The elements of all, one after another; without a copy where they lie so."""
+    """The elements of all tensors, one after another; not copied if they are already contiguous."""
     whole = joined(tensors)
     return torch.cat([one.detach().reshape(-1) for one in tensors]) if whole is None else whole
 

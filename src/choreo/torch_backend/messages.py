@@ -74,11 +74,11 @@ class Messages(Calls):
             self.unposted.post()
 
     def _message(self, name: str, tensor: Any, begin: partial[Any], finish: Finish) -> Work:
-        return self._in_progress(name, [tensor], lambda: [begin()], [tensor], finish)
+        return self._start(name, [tensor], lambda: [begin()], [tensor], finish)
 
 
 class DirectReceive(Work):
-    """A receive that is posted only if somebody asks for anything else before it is waited for.
+    """A receive that is posted only if anything else is called before it is waited for.
 
     Most receives are waited for at once. Then the message goes from shared memory to the tensor, and nothing else knows
     of it.
@@ -106,7 +106,7 @@ class DirectReceive(Work):
         return super().wait(timeout)
 
     def post(self) -> None:
-        """Let it wait as any other receive does."""
+        """Post it like any other receive."""
         group = self._group
         if group is None:
             return

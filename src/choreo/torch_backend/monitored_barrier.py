@@ -1,4 +1,4 @@
-"""A barrier that says which ranks did not come: rank 0 hears from each, and then answers each."""
+"""A barrier that says which ranks did not come: each sends rank 0 a message, and then rank 0 answers each."""
 
 from __future__ import annotations
 

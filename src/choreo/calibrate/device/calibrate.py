@@ -79,8 +79,8 @@ def calibrate_device(
 ) -> DeviceCalibration:
     """Measure the accelerator of this machine. With a path, write PATH.toml and, beside it, its kernels in PATH.csv.
 
-    It takes two to five minutes. A device of the catalogue keeps its figures and gets constants of its own; another one
-    is described by what its driver says.
+    It takes two to five minutes. A device of the catalogue keeps its figures and gets its own constants; any other
+    device is described by what its driver reports.
 
     >>> calibrate_device("tpu")
     Traceback (most recent call last):
@@ -107,7 +107,7 @@ def calibrate_device(
 
 
 def _described(torch: Any, properties: Any) -> Device:
-    """The catalogue's device of that name with what the driver says of this one, or one made of that alone."""
+    """The catalogue's device of that name with what the driver reports, or one made from the driver's report alone."""
     power_w, clock_hz = _driver(properties)
     measured = Source("memory_bytes, sms, l2_bytes", "as the CUDA driver reports them")
     try:

@@ -1,4 +1,4 @@
-"""Measure this machine's processor and keep what was found where `choreo plan --cluster this-machine` looks for it."""
+"""Measure this machine's processor, and store the result where `choreo plan --cluster this-machine` finds it."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class CpuCalibration(Result):
             raise CalibrationError(
                 f"not kept: the error of the fit is {100 * self.median_error:.0f} % in the median kernel, where at "
                 f"most {100 * MAX_ERROR:.0f} % is kept; the load average is {self.load_average:.1f} on "
-                f"{counted(self.cores, 'core')}: measure again on an idle machine, or keep it all the same (--force, "
+                f"{counted(self.cores, 'core')}: measure again on an idle machine, or keep it anyway (--force, "
                 "force=True)"
             )
 

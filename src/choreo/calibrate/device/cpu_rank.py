@@ -1,6 +1,6 @@
 """`python -m choreo.calibrate.device.cpu_rank`: one of the processes that compute at once in a measurement.
 
-It reads requests from standard input, one JSON object a line, and answers each with a line: how long one kernel took.
+It reads requests from standard input, one JSON object per line, and answers each with a line: how long one kernel took.
 A memory-bound kernel runs as training runs it: a chain of operators forward, whose results are kept, and backward over
 them through autograd. A rank has one thread, and its time is that thread's own, so that other processes do not count.
 """
@@ -187,7 +187,7 @@ def _sum(torch: Any, operands: Operands, shape: tuple[int, int], length: int) ->
 
 
 def _collective(torch: Any) -> tuple[Call, int]:
-    """A collective of one rank: all that is left of it is what torch and the backend spend on a call."""
+    """A collective of one rank: all that it takes is what torch and the backend spend on a call."""
     import torch.distributed as dist
 
     if not dist.is_initialized():

@@ -184,7 +184,7 @@ def _solve(
     low: Sequence[float],
     high: Sequence[float],
 ) -> Device:
-    """The device that `make` gives from the numbers that explain the kernels best."""
+    """The device that `make` gives from the numbers that fit the kernels best."""
     from scipy.optimize import least_squares
 
     measured = np.log([kernel.time_s for kernel in kernels])

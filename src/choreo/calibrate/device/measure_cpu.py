@@ -92,11 +92,11 @@ def request(probe: CpuProbe, window_s: float) -> str:
 
 
 class CpuRanks:
-    """Processes that each run one kernel when they are told to."""
+    """Processes that each run one kernel on request."""
 
     def __init__(self, count: int) -> None:
         command = [sys.executable, "-m", "choreo.calibrate.device.cpu_rank"]
-        # A rank alone chooses nothing by constants, and the file that this names may be yet to come.
+        # A single rank chooses nothing by constants, and the file that this names may not exist yet.
         environment = {name: value for name, value in os.environ.items() if name != "CHOREO_CONSTANTS"}
         environment["OMP_NUM_THREADS"] = "1"
         self._started = [
@@ -167,7 +167,7 @@ def measure_cpu(
 ) -> dict[int, list[float]]:
     """Seconds of every probe of `PROBES`, for each number of ranks: the median of some rounds over all of them.
 
-    Rounds are far apart, so that a moment when the machine was busy spoils one of them only.
+    Rounds are far apart, so that a busy moment of the machine spoils only one of them.
     """
     took: dict[int, list[list[float]]] = {count: [[] for _ in PROBES] for count in counts}
     for number in range(rounds):

@@ -1,6 +1,6 @@
 """Which calls ranks of one GPU do in memory that they share.
 
-All ranks decide alike: by the call, its operation and its sizes, which are the same everywhere.
+All ranks decide the same: by the call, its operation and its sizes, which are the same everywhere.
 """
 
 from __future__ import annotations

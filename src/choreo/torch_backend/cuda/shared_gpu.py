@@ -96,7 +96,7 @@ class SharedGpu:
             _copy_all(list(into[:, span]), [_typed(buffer, into)[own] for buffer in self._phase(rows[:, span])])
 
     def close(self) -> None:
-        """Let go of the other buffers first, and of the own one when all have."""
+        """Release the other ranks' buffers first, and this rank's own when all have done so."""
         self._buffers = self._buffers[self._rank : self._rank + 1]
         torch.cuda.ipc_collect()
         with contextlib.suppress(ChoreoError):  # a rank that died has let go of everything
@@ -127,14 +127,14 @@ class SharedGpu:
             into.div_(self.ranks, rounding_mode=None if into.is_floating_point() else "trunc")
 
     def _spans(self, elements: Any, copies: int) -> Iterator[slice]:
-        """Pieces of a vector of which so many copies fit into half a buffer; one empty piece if there is nothing."""
+        """Pieces of a vector, `copies` of which fit into half a buffer; one empty piece if there are no elements."""
         most = HALF_BYTES // (copies * elements.element_size())
         for at in range(0, max(1, len(elements)), most):
             yield slice(at, min(at + most, len(elements)))
 
 
 def can_reduce(tensor: Any, op: Any) -> bool:
-    """Whether the GPU does this reduction; else the host does."""
+    """Whether the GPU does this reduction; otherwise the host does."""
     kind = op.op if type(op) is dist.ReduceOp else op
     return kind in _REDUCE and not tensor.is_complex() and tensor.dtype is not torch.bool
 
