@@ -161,7 +161,7 @@ def test_a_damaged_checkpoint_is_named_with_what_to_do(saved: Path, tmp_path: Pa
     assert refusal(tmp_path).endswith(f"checkpoint.json: No such file or directory{older}")
     shutil.rmtree(last)
     (tmp_path / "step-00000001" / ".metadata").unlink()
-    assert refusal(tmp_path).endswith("damaged: .metadata is missing; choose another folder to start anew")
+    assert refusal(tmp_path).endswith("damaged: .metadata is missing; choose another folder to start again")
 
 
 @pytest.mark.parametrize("name", ["../shard", "/etc/passwd", "", "..", "a\0b"])

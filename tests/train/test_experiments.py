@@ -117,7 +117,7 @@ def test_a_loss_that_is_no_number_is_told_with_its_worker() -> None:
         ({"data_parallel": "ring", "staleness": 0}, "--staleness is for"),
         ({"data_parallel": "ring", "backend": "gloo"}, "chooses the algorithm, which --backend gloo does by itself"),
         ({"data_parallel": "ring", "plan": plan(dp=2, zero=1)}, "--zero 1 sums them by reduce_scatter"),
-        ({"data_parallel": ASYNC_PARAMETER_SERVER, "servers": 0}, "a server at least"),
+        ({"data_parallel": ASYNC_PARAMETER_SERVER, "servers": 0}, "at least one server"),
         ({"data_parallel": ASYNC_PARAMETER_SERVER, "staleness": -1}, "staleness of 0 or more, not 1 and -1"),
         ({"data_parallel": ASYNC_PARAMETER_SERVER, "plan": plan(tp=2)}, r"replicas alone \(--dp 2\), not for tp2"),
         ({"data_parallel": ASYNC_PARAMETER_SERVER, "model": "dlrm"}, "whose tables are cut"),

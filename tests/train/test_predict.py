@@ -143,7 +143,7 @@ def test_a_norm_of_root_mean_square_keeps_one_tensor_more() -> None:
 
 def test_there_is_no_prediction_without_a_calibration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert predict(config()).time_s > 0
-    with pytest.raises(UsageError, match="is not a transformer, and nothing is predicted of it"):
+    with pytest.raises(UsageError, match="is not a transformer, and only transformers are predicted"):
         predict(replace(config(), model=get_workload("resnet50")))
     monkeypatch.delenv("CHOREO_CONSTANTS")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))

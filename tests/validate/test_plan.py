@@ -222,7 +222,7 @@ def test_a_last_micro_batch_may_be_smaller(tmp_path: Path) -> None:
 def test_the_gpu_column_tells_of_the_network(tmp_path: Path) -> None:
     def share(gpu: str) -> float:
         case = read_case(read_one(tmp_path, gpu=gpu))
-        cluster = get_cluster(case.device.cluster, device=case.device).with_network_told(case.network)
+        cluster = get_cluster(case.device.cluster, device=case.device).with_network_text(case.network)
         return cluster.network.bandwidth_bytes_per_s(16, 1)
 
     assert share("A100-SXM (80G; 8/node, 4x200G IB)") == pytest.approx(12.5e9)

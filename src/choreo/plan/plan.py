@@ -26,7 +26,13 @@ __all__ = ["HEADROOM", "Planned", "Planning", "least_gpus", "link_of", "plan"]
 # The share of the memory that a search leaves free: of measured groups of plans, no pick below 90 % ran out of memory.
 HEADROOM = 0.1
 MOST_GPUS = 1 << 17
-MAY_BE_LEFT = ("split", "recompute_layers", "recompute_modules", "etp", "shard_size")  # where one plan is told whole
+MAY_BE_LEFT = (
+    "split",
+    "recompute_layers",
+    "recompute_modules",
+    "etp",
+    "shard_size",
+)  # where one plan is given completely
 
 
 @result
@@ -200,7 +206,7 @@ def least_gpus(
     node = max(1, int(place.node_gpus))
     inside = [count for count in range(1, node) if node % count == 0]
     many = [node * nodes * scale for scale in _doubling() for nodes in (4, 5, 6, 7)]
-    told: PlanError | None = None
+    first_error: PlanError | None = None
     for gpus in [*inside, node, 2 * node, 3 * node, *many]:
         if gpus > min(place.gpus or MOST_GPUS, MOST_GPUS):
             break
@@ -208,11 +214,11 @@ def least_gpus(
         try:
             found = plan(model, cluster=place, gpus=gpus, global_batch=batch, **more)
         except PlanError as error:
-            told = error
+            first_error = error
             continue
         if found.best.step.memory_bytes <= (1 - more.get("headroom", HEADROOM)) * found.best.step.device_bytes:
             return found
-    raise told or PlanError(
+    raise first_error or PlanError(
         f"no number of devices of {place.name} up to {place.gpus or MOST_GPUS} holds {get_workload(model).name} with a "
         f"global batch of {global_batch}; a shorter sequence or more devices would"
     )

@@ -20,7 +20,7 @@ DEVICES = ("cpu", "cuda")
 
 
 def check_config(config: TrainConfig, ranks: int) -> None:
-    """Refuse what cannot be trained by so many ranks of a plan, servers apart.
+    """Refuse what cannot be trained by this many ranks of a plan, not counting servers.
 
     >>> from choreo.workload import Plan, get_model
     >>> check_config(TrainConfig(get_model("gpt2-124m"), Plan(dp=3, precision="fp32"), global_batch=3), 2)

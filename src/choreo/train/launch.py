@@ -42,7 +42,7 @@ class _Reports(Output):
 class _Errors(Output):
     """The ranks' stderr, kept back: it matters only where no rank could say what was wrong.
 
-    Of an elastic run, what the launcher says of ranks that were lost is shown at once.
+    In an elastic run, what the launcher says about lost ranks is shown at once.
     """
 
     def __init__(self, elastic: bool) -> None:
@@ -73,7 +73,7 @@ def run_ranks(config: TrainConfig, on_report: Callable[[dict[str, Any]], None]) 
 
 
 def _run_once(config: TrainConfig, on_report: Callable[[dict[str, Any]], None]) -> str:
-    """Run the ranks once; a sentence on who was killed, if somebody was."""
+    """Run the ranks once; returns a sentence about the rank that was killed, if one was."""
     errors: list[dict[str, Any]] = []
 
     def take(report: dict[str, Any]) -> None:

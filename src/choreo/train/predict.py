@@ -1,4 +1,4 @@
-"""What `plan` says of a training run on this machine: the same model, the same plan, the planner's own functions."""
+"""What `plan` predicts for a training run on this machine: the same model and plan, by the planner's own functions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def predict(
     what the GPU's host was measured to take for a layer (`measure_host_pace`).
     """
     if not isinstance(config.model, Model):
-        raise UsageError(f"{config.model.name} is not a transformer, and nothing is predicted of it")
+        raise UsageError(f"{config.model.name} is not a transformer, and only transformers are predicted")
     on_gpu = config.device == "cuda"
     if on_gpu and config.ranks > 1:
         raise UsageError(f"{config.ranks} ranks on GPUs of this machine are not predicted, one is")
@@ -108,7 +108,7 @@ def _summing(config: TrainConfig, cluster: Cluster) -> Cluster:
 
 
 def _served_s(config: TrainConfig, cluster: Cluster, alone_s: float) -> float:
-    """What a step takes longer than `alone_s`, because parameters are at servers.
+    """How much longer than `alone_s` a step takes because parameters are on servers.
 
     The bytes of all workers go into a server and out again. A worker waits for that if it waits for all others; if not,
     only for its own bytes, as long as the servers keep up.

@@ -144,8 +144,8 @@ def _run(
             # In an elastic run every rank reports every step, and after a restart some are reported again.
             early.setdefault(report["step"]["step"], report["step"])
             while (number := steps[-1].step + 1 if steps else 0 if config.survives else min(early)) in early:
-                told = early[number]
-                steps.append(TrainingStep(**told, predicted_s=prediction.time_s if prediction else None))
+                reported = early[number]
+                steps.append(TrainingStep(**reported, predicted_s=prediction.time_s if prediction else None))
                 if on_step is not None:
                     on_step(steps[-1])
         elif "host_layer_s" in report:

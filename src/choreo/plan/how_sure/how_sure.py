@@ -83,8 +83,8 @@ def _nearest(like: tuple[tuple[str, str], ...], figure: str) -> tuple[float, str
         for group in _groups():
             same = set(group) & set(wanted) == set(names) and all(group[name] == wanted[name] for name in names)
             if same and int(str(group.get(f"{figure}_steps", 0))) >= FEWEST:
-                told = ", ".join(wanted[name] for name in names) or "any"
-                return float(str(group[figure])), f"{group[f'{figure}_steps']} steps: {told}"
+                allowed = ", ".join(wanted[name] for name in names) or "any"
+                return float(str(group[figure])), f"{group[f'{figure}_steps']} steps: {allowed}"
     return UNKNOWN.time, UNKNOWN.time_like
 
 

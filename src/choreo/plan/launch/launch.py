@@ -1,4 +1,4 @@
-"""How programs are told to run a plan: options that can be pasted, or why there are none.
+"""How to run a plan with other programs: options to paste, or why there are none.
 
 A plan that a program cannot express gets no options: those of a similar plan, or of a similar model, would take another
 time and train something else. `tools/check_launch_options.py` holds the options to the programs' own parsers.
@@ -31,7 +31,7 @@ class Launch:
 
 
 def launches(job: TrainingJob, plan: Plan) -> tuple[Launch, ...]:
-    """What Megatron-LM and torchtitan are to be told.
+    """The options for Megatron-LM and torchtitan.
 
     >>> from choreo.plan import plan
     >>> found = plan("llama3-8b", cluster="hgx-h100", gpus=8, global_batch=8, seq=4096, tp=8, zero=1)

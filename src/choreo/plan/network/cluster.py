@@ -60,15 +60,15 @@ class Cluster:
             return self
         return replace(self, network=self.network.with_network(network))
 
-    def with_network_told(self, words: str) -> Cluster:
+    def with_network_text(self, words: str) -> Cluster:
         """The same nodes joined by a network in words, as "4x200G IB" or "EFA p5"; nothing changes without words.
 
-        >>> round(get_cluster("dgx-a100").with_network_told("4x200G IB").network.bandwidth_bytes_per_s(2, 8) / 1e9, 1)
+        >>> round(get_cluster("dgx-a100").with_network_text("4x200G IB").network.bandwidth_bytes_per_s(2, 8) / 1e9, 1)
         12.5
         """
         if not words or not isinstance(self.network, NcclModel):
             return self
-        return replace(self, network=self.network.with_network_told(words))
+        return replace(self, network=self.network.with_network_text(words))
 
     def for_ranks(self, ranks: int) -> Cluster:
         """The cluster as a job of that many ranks finds it: ranks of one host share its cores."""
@@ -80,13 +80,13 @@ class Cluster:
         """Refuse more devices than there are."""
         if self.gpus is None or gpus <= self.gpus:
             return
-        told = f"{self.name} has {self.gpus} devices, not {gpus}; take {self.gpus} of them or fewer"
+        message = f"{self.name} has {self.gpus} devices, not {gpus}; take {self.gpus} of them or fewer"
         if machine := re.fullmatch(r"([\w.-]+):(\d+)", self.name):
             nodes = math.ceil(gpus * int(machine[2]) / self.gpus)
-            told += f", or {machine[1]}:{nodes}, or {machine[1]} for as many as are asked for"
+            message += f", or {machine[1]}:{nodes}, or {machine[1]} for as many as are asked for"
         else:
-            told += ", or write larger blocks"
-        raise PlanError(told)
+            message += ", or write larger blocks"
+        raise PlanError(message)
 
     def chip(self, device: str | Device | None = None) -> Device:
         """What a device can do: the given one, or the cluster's own."""

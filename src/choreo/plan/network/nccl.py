@@ -88,18 +88,18 @@ class NcclModel:
             raise UsageError(f"there is no kind of network {network!r}; known: {', '.join(NETWORKS)}")
         return replace(self, system=replace(self.system, network=NETWORKS[network]))
 
-    def with_network_told(self, words: str) -> NcclModel:
+    def with_network_text(self, words: str) -> NcclModel:
         """The same nodes joined by a network in words; what these do not say stays."""
-        told = read_system(self.system.gpu.name, words, 2 * self.node_gpus, 2)
+        known = read_system(self.system.gpu.name, words, 2 * self.node_gpus, 2)
         if self.system.gpu.domain_gpus:  # each GPU of a rack has an adapter of its own, whatever a server has
-            return replace(self, system=replace(self.system, network=told.network))
+            return replace(self, system=replace(self.system, network=known.network))
         return replace(
             self,
             system=replace(
                 self.system,
-                network=told.network,
-                network_bytes_per_s=told.network_bytes_per_s,
-                nics=told.nics,
+                network=known.network,
+                network_bytes_per_s=known.network_bytes_per_s,
+                nics=known.nics,
             ),
         )
 

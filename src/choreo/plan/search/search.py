@@ -160,8 +160,8 @@ def _nothing(job: TrainingJob, fixed: Fixed, space: Space) -> PlanError:
         except PlanError as error:
             return error
     reasons = sorted(space.ruled_out.items(), key=lambda reason: -reason[1])
-    told = ", ".join(f"{reason} ({count})" for reason, count in reasons[:3])
+    listed = ", ".join(f"{reason} ({count})" for reason, count in reasons[:3])
     return PlanError(
         f"none of {space.considered} plans of {job.model.name} on {job.gpus} GPUs with a global batch of "
-        f"{job.global_batch} can be run: {told}; fix fewer of them, or take a batch that divides by more"
+        f"{job.global_batch} can be run: {listed}; fix fewer of them, or take a batch that divides by more"
     )

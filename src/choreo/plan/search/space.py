@@ -293,20 +293,20 @@ def _check(gpus: int, fixed: Fixed) -> None:
     product = math.prod(given.values())
     if gpus % product == 0 and (len(given) < 4 or product == gpus):
         return
-    told = " × ".join(f"{name} {value}" for name, value in given.items())
+    factors = " × ".join(f"{name} {value}" for name, value in given.items())
     if len(given) == 4:
-        told += f" is {product} devices, not {gpus}"
+        factors += f" is {product} devices, not {gpus}"
         inner = product // given["dp"]
         if gpus % inner == 0:
-            raise PlanError(f"{told}; dp {gpus // inner} would")
+            raise PlanError(f"{factors}; dp {gpus // inner} would")
     else:
-        told += (f" = {product}" if len(given) > 1 else "") + f" does not divide {gpus} GPUs"
+        factors += (f" = {product}" if len(given) > 1 else "") + f" does not divide {gpus} GPUs"
     for name, value in reversed(given.items()):
         rest, left = divmod(gpus * value, product)
         if not left:
             near = min(divisors(rest), key=lambda d: (abs(d - value), d))
-            raise PlanError(f"{told}; {name} {near} would")
-    raise PlanError(f"{told}; {max(1, round(gpus / product)) * product} GPUs would")
+            raise PlanError(f"{factors}; {name} {near} would")
+    raise PlanError(f"{factors}; {max(1, round(gpus / product)) * product} GPUs would")
 
 
 def _product(one: Columns, other: Columns) -> dict[str, Ints]:

@@ -58,12 +58,12 @@ class FoldedStep:
         stage = self.ranks // self.stages
         found = everybody // stage * stage if stands_in is None else stands_in
         while True:
-            told = [found, found[(everybody + stage) % self.ranks], found[(everybody - stage) % self.ranks]]
+            labels = [found, found[(everybody + stage) % self.ranks], found[(everybody - stage) % self.ranks]]
             for axis in self.axes:
                 groups = groups_along(axis, everybody)
                 meets = summed(hashed(found[groups.ravel()]), np.repeat(everybody, axis.ranks), self.ranks)
-                told.append(meets.view(np.int64))
-            finer = classes_of(hashed(*told))
+                labels.append(meets.view(np.int64))
+            finer = classes_of(hashed(*labels))
             if len(np.unique(finer)) == len(np.unique(found)):
                 return finer
             found = finer

@@ -30,21 +30,21 @@ def read_planning(path: Path, *, device: str | None = None) -> Planning | None:
     ...     read_planning(Path(file.name)).best.plan == found.best.plan
     True
     """
-    told = _document(path)
-    if told is None:
+    document = _document(path)
+    if document is None:
         return None
-    missing = [name for name, kind in JOB.items() if not isinstance(told.get(name), kind)]
+    missing = [name for name, kind in JOB.items() if not isinstance(document.get(name), kind)]
     if missing:
         raise UsageError(f"{shown(path)} does not say its {missing[0]}; write it anew with choreo plan --json")
-    if not told["plans"]:
+    if not document["plans"]:
         raise UsageError(f"{shown(path)} has no plan: none was possible")
-    first = told["plans"][0]
+    first = document["plans"][0]
     fields = dict(first["plan"]) if isinstance(first, dict) and isinstance(first.get("plan"), dict) else {}
     if set(fields) != set(Plan().fields()):
         raise UsageError(f"the first plan of {shown(path)} is not one that choreo plan --json writes; write it anew")
-    named = {name: told[name] for name in ("cluster", "gpus", "software", "global_batch", "seq")}
+    named = {name: document[name] for name in ("cluster", "gpus", "software", "global_batch", "seq")}
     precision = fields.pop("precision")
-    return plan(told["model"], **named, device=device or told["device"], precision=precision, best=1, **fields)
+    return plan(document["model"], **named, device=device or document["device"], precision=precision, best=1, **fields)
 
 
 def _document(path: Path) -> dict[str, Any] | None:
@@ -55,7 +55,7 @@ def _document(path: Path) -> dict[str, Any] | None:
         content = path.read_bytes()
         if not {"model", "plans"} <= set(msgspec.json.decode(content, type=dict[str, msgspec.Raw])):
             return None
-        told: dict[str, Any] = json.loads(content)
+        document: dict[str, Any] = json.loads(content)
     except (OSError, ValueError, RecursionError):
         return None
-    return told if isinstance(told["plans"], list) else None
+    return document if isinstance(document["plans"], list) else None

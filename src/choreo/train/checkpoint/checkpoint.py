@@ -1,4 +1,4 @@
-"""Saves a training run with torch.distributed.checkpoint, and goes on from what was saved under any other plan."""
+"""Saves a training run with torch.distributed.checkpoint, and resumes it under any other plan."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Checkpoints:
             self._folder.close()
 
     def resume(self, tell: Callable[[str], None]) -> int:
-        """Load the last checkpoint, if there is one, and say so; how many steps it has."""
+        """Load the last checkpoint, if there is one, and report it; returns how many steps it has."""
         found = self._at_rank_0(self._last)
         if found is None:
             return 0
@@ -89,13 +89,13 @@ class Checkpoints:
         return int(step)
 
     def after(self, steps: int) -> None:
-        """Save where a checkpoint is due after so many steps."""
+        """Save if a checkpoint is due after this many steps."""
         every = self.config.checkpoint_every
         if steps != self._saved and (steps == self.config.steps or steps % every == 0):
             self.save(steps)
 
     def save(self, steps: int) -> None:
-        """Write a checkpoint; when this returns it is on disk, and before, the one before it is."""
+        """Write a checkpoint. When this returns it is on disk; until then the previous one is."""
         writing = writing_folder(Path(self.config.checkpoint), steps)
         try:
             dcp.save(
@@ -133,8 +133,8 @@ class Checkpoints:
         now = self._run()
         changed = [name for name in now if manifest.run.get(name) != now[name]]
         if changed:
-            told = ", ".join(f"{name} is {now[name]}, and was {manifest.run.get(name)}" for name in changed)
-            sentences.append(f"the losses are not those of one undisturbed run: {told}")
+            changes = ", ".join(f"{name} is {now[name]}, and was {manifest.run.get(name)}" for name in changed)
+            sentences.append(f"the losses are not those of one undisturbed run: {changes}")
         return path, manifest.step, sentences
 
     def _run(self) -> dict[str, Any]:
@@ -170,16 +170,16 @@ class Checkpoints:
 
     def _at_rank_0(self, function: Callable[[], Any]) -> Any:
         """Call a function at rank 0. Every rank returns what it returned, or raises its error."""
-        told: list[Any] = [None, None]
+        outcome: list[Any] = [None, None]
         if self.rank == 0:
             try:
-                told[0] = function()
+                outcome[0] = function()
             except TrainingError as error:
-                told[1] = str(error)
-        dist.broadcast_object_list(told)
-        if told[1] is not None:
-            raise TrainingError(told[1])
-        return told[0]
+                outcome[1] = str(error)
+        dist.broadcast_object_list(outcome)
+        if outcome[1] is not None:
+            raise TrainingError(outcome[1])
+        return outcome[0]
 
 
 def _reason(error: Any) -> str:

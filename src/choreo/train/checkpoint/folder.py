@@ -1,7 +1,7 @@
 """A folder of checkpoints. Each is a folder with the steps in its name, and is complete: it got its name at the end.
 
-A checkpoint is written under another name, every file is forced to disk, and then it is renamed. Whatever is killed
-meanwhile, the checkpoints before it are untouched. The last two are kept.
+A checkpoint is written under another name, every file is forced to disk, and then it is renamed. If anything is killed
+meanwhile, earlier checkpoints are untouched. The last two are kept.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ MAX_MANIFEST_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a checkpoint says of itself: whose it is, and the size and checksum of every file."""
+    """What a checkpoint says about itself: its run, and the size and checksum of every file."""
 
     step: int  # how many steps were trained
     model: dict[str, Any]
     plan: str
-    run: dict[str, Any]  # what a run that goes on should have alike, to see the same samples
+    run: dict[str, Any]  # what a resumed run must share to see the same samples
     files: dict[str, tuple[int, int]]
     format: int = FORMAT
 
@@ -129,7 +129,7 @@ class CheckpointFolder:
         if not found:
             return None
         *before, last = found
-        older = f"; remove it to go on from {before[-1].name}" if before else "; choose another folder to start anew"
+        older = f"; remove it to go on from {before[-1].name}" if before else "; choose another folder to start again"
         manifest = _read(last, older)
         _same_model(last, manifest.model, model)
         for name, (size, expected) in manifest.files.items():

@@ -28,7 +28,7 @@ Tokens = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Text:
-    """A text as tokens, one a byte, cut into sequences that are shuffled anew each time all have been seen."""
+    """A text as tokens, one per byte, cut into sequences that are shuffled again each time all have been seen."""
 
     name: str
     tokens: npt.NDArray[np.uint8]
@@ -87,7 +87,7 @@ def open_text(source: str, seq: int, seed: int) -> Text:
 
 
 def _synthetic(seed: int) -> npt.NDArray[np.uint8]:
-    """Bytes that a model can learn something of: each follows from the one before, but for one in eight."""
+    """Bytes that a model can learn: each follows from the one before, except one in eight."""
     random = np.random.default_rng((seed, BYTES))
     follows = random.permutation(BYTES)
     jumps = random.random(SYNTHETIC_BYTES) < 1 / 8

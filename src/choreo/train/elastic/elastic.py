@@ -1,7 +1,7 @@
 """`Elastic`: data-parallel training that goes on when ranks die, stop or come back.
 
-Every exchange is an `all_reduce` that survives, so all ranks that are left always know the same: who is left, and whose
-samples are in the gradients. A rank's place is only in what it holds and computes, never in the result.
+Every exchange is an `all_reduce` that survives, so all ranks that are left always agree on who is left, and on whose
+samples are in the gradients. A rank's number decides what it holds and computes, never the result.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class Elastic:
     # A step
 
     def _summed_gradients(self, loss: Callable[[Any], Any], samples: tuple[Any, ...]) -> float:
-        """Sum the gradients of all samples, whoever is lost on the way."""
+        """Sum the gradients of all samples, even if ranks are lost meanwhile."""
         members, total = self._members, 0.0
         numbered = tuple(enumerate(samples))
         missing = dict.fromkeys(self._buckets, numbered)
@@ -248,7 +248,7 @@ class Elastic:
         self._number += 1
 
     def _exchange_parameters(self) -> None:
-        """Everybody gets the new parameters of each shard from a rank that holds its state."""
+        """Every rank gets the new parameters of each shard from a rank that holds its state."""
         from choreo.train.elastic.state import pack, unpack
 
         members, left = self._members, [number for number, shard in enumerate(self._shards) if shard]
@@ -267,7 +267,7 @@ class Elastic:
                     unpack(got[places[at] : places[at + 1]].tobytes(), self._shards[number])
             left = [number for number in left if speakers[number] not in members.live]
 
-    # Who is there
+    # Membership
 
     def _begin(self) -> None:
         if self._members.come():
@@ -278,7 +278,7 @@ class Elastic:
             self._come_back(joined=True)
 
     def _come_back(self, joined: bool = False) -> None:
-        """Come into a job that runs, and take everything from its ranks."""
+        """Join a running job, and get all state from its ranks."""
         while True:
             try:
                 if not joined:
@@ -291,14 +291,14 @@ class Elastic:
                 return
 
     def _settle(self) -> None:
-        """Between two steps: make copies of what only one rank holds now, and let those in who wait."""
+        """Between two steps: make copies of what only one rank holds now, and admit waiting processes."""
         self._make_copies()
         if self._waiting and self._members.grow(self._waiting):
             self._welcome()
         self._waiting = 0
 
     def _welcome(self, *, first: bool = False) -> None:
-        """Give new ranks everything. A rank that is new itself has nothing placed."""
+        """Send all state to new ranks. A new rank itself has none."""
         from choreo.train.elastic.state import pack, pack_settings, unpack, unpack_settings
 
         members = self._members

@@ -1,4 +1,4 @@
-"""The ranks of an elastic job: they reduce together whoever is lost, and let new ones in."""
+"""The ranks of an elastic job: they reduce together even if some are lost, and admit new ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ __all__ = ["LeftOutError", "Members"]
 
 JOIN_S = 60.0
 GROW_S = 3.0
-FIRST_S, LEAST_S, STEPS = 1.0, 0.3, 2.0  # how soon a rank is looked at: at first, and later so many steps after that
+# How long a rank gets before its process is checked: at first, at least, and later as a multiple of a step's time.
+FIRST_S, LEAST_S, STEPS = 1.0, 0.3, 2.0
 ATTEMPTS = 50
 WORD = np.dtype(np.int64)
 
@@ -36,7 +37,7 @@ class LeftOutError(Exception):
 
 
 class Members:
-    """The ranks that live. `live` are those that took part in the last call; all of them know the same."""
+    """The live ranks. `live` are those that took part in the last call; all of them agree on it."""
 
     def __init__(self, patience_s: float) -> None:
         self.patience_s = patience_s
@@ -81,7 +82,9 @@ class Members:
                 pass
             except JoinError as error:
                 if time.monotonic() >= end_s:
-                    raise JoinError(f"the job let nobody in for {JOIN_S:g} s; it has ended, perhaps: {error}") from None
+                    raise JoinError(
+                        f"the job admitted no process for {JOIN_S:g} s; perhaps it has ended: {error}"
+                    ) from None
         self.live = self.comm.ranks
 
     def leave(self) -> None:
@@ -92,7 +95,7 @@ class Members:
                 comm.close()
 
     def reduce(self, x: Any, op: ReduceOp = ReduceOp.SUM) -> Any:
-        """The sum of the ranks' arrays, or what `op` says. Whoever is not in `live` then is not in the result."""
+        """The sum of the ranks' arrays, or another `op`, over the ranks that are in `live` afterwards."""
         assert self.comm is not None
         out, timeout_s = np.empty_like(x), self._timeout_s()
         for _ in range(ATTEMPTS):
@@ -100,7 +103,7 @@ class Members:
                 _, self.live = self.comm.all_reduce(
                     x, op, out=out, survive=True, timeout=timeout_s, patience=max(self.patience_s, timeout_s)
                 )
-            except PeerFailure:  # all came in the end, or somebody was lost before this call: once more, with more time
+            except PeerFailure:  # all came in the end, or a rank was lost before this call: again, with more time
                 timeout_s *= 2
             except CommunicatorClosed as error:
                 raise LeftOutError(str(error)) from None
@@ -109,7 +112,7 @@ class Members:
         raise TrainingError(f"{len(self.live)} ranks could not complete a call in {ATTEMPTS} attempts")
 
     def hand_over(self, speakers: Sequence[int], data: bytes | None) -> bytes:
-        """Give everybody what one of the speakers holds: the first of them that is alive until everybody has it."""
+        """Give every rank what one of the speakers holds: the first that stays alive until all ranks have it."""
         while True:
             speaker = next((rank for rank in speakers if rank in self.live), None)
             if speaker is None:
@@ -136,7 +139,7 @@ class Members:
         return 0
 
     def grow(self, new_ranks: int) -> bool:
-        """Let so many in that wait; whether they came."""
+        """Admit this many waiting processes; returns whether they came."""
         assert self.comm is not None
         try:
             self.comm = self.comm.grow(new_ranks, timeout=GROW_S)

@@ -1,4 +1,4 @@
-"""The classic ways of data parallelism, to be set beside each other."""
+"""The classic kinds of data parallelism, for comparison."""
 
 from choreo.train.experiments.kinds import ALL_REDUCE, ASYNC_PARAMETER_SERVER, KINDS
 

@@ -46,7 +46,9 @@ def check_kind(
         return 0, 0
     servers, staleness = SERVERS if servers is None else servers, STALENESS if staleness is None else staleness
     if servers < 1 or staleness < 0:
-        raise UsageError(f"there must be a server at least and a staleness of 0 or more, not {servers} and {staleness}")
+        raise UsageError(
+            f"there must be at least one server and a staleness of 0 or more, not {servers} and {staleness}"
+        )
     if plan.gpus != plan.dp or plan.zero or isinstance(model, Recommender):
         cut = f"{model.name}, whose tables are cut" if isinstance(model, Recommender) else f"{plan}"
         raise UsageError(f"--data-parallel {kind} is for replicas alone (--dp {plan.gpus}), not for {cut}")

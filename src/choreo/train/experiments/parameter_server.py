@@ -58,18 +58,18 @@ class ServerOptimizer:
         """Send the gradients, and get the parameters."""
         grads = [torch.zeros_like(one) if one.grad is None else one.grad for one in self.parameters]
         flat, values = _flatten_dense_tensors(grads), _flatten_dense_tensors(self.parameters)
-        told = torch.zeros(len(self.shares), dtype=torch.int64)
+        counts = torch.zeros(len(self.shares), dtype=torch.int64)
         with self.clock.part(WAIT):
             works = []
             for index, (server, start, end) in enumerate(self.shares):
-                works.append(dist.irecv(told[index : index + 1], server, tag=STALENESS))
+                works.append(dist.irecv(counts[index : index + 1], server, tag=STALENESS))
                 works.append(dist.irecv(values[start:end], server, tag=PARAMETERS))
                 works.append(dist.isend(flat[start:end], server, tag=GRADIENTS))
             for work in works:
                 work.wait()
         for one, value in zip(self.parameters, _unflatten_dense_tensors(values, self.parameters), strict=True):
             one.copy_(value)
-        self.staleness.append(int(told.max()))
+        self.staleness.append(int(counts.max()))
 
 
 class Server:

@@ -1,7 +1,7 @@
 """Context parallelism: a sequence cut over ranks. Keys and values are gathered (as Llama 3 does), queries stay.
 
-A causal sequence is cut into 2 cp chunks, and rank r has chunks r and 2 cp - 1 - r: the first are cheap, the last dear,
-and so every rank has the same work.
+A causal sequence is cut into 2 cp chunks, and rank r has chunks r and 2 cp - 1 - r: early chunks are cheap and late
+ones expensive, so every rank has the same work.
 """
 
 from __future__ import annotations

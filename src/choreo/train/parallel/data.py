@@ -1,8 +1,8 @@
 """Data parallelism by torch: DDP, and fully_shard for ZeRO-2 and 3; ZeRO-1 is in `zero.py`.
 
 A gradient is the sum over the ranks' tokens. Torch divides by the number of replicas, so the loss is multiplied by it.
-Parameters that replicas do not hold alike (experts), and those that more ranks than the replicas share (a tied
-embedding, norms under sequence parallelism), are summed after the backward pass.
+Parameters that not all replicas hold (experts), and those that more ranks than the replicas share (a tied embedding,
+norms under sequence parallelism), are summed after the backward pass.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ SEVERAL_STAGES = {"interleaved": "ScheduleInterleaved1F1B", "zero-bubble": "Sche
 
 
 class Timer(Protocol):
-    """What is told of passes."""
+    """What is notified of passes."""
 
     def passing(self, kind: str, micro_batch: int, chunk: int = 0) -> AbstractContextManager[None]:
         """Around a pass."""

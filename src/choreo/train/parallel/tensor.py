@@ -4,7 +4,7 @@
     reduce    forward all_reduce, backward nothing        out of layers that are cut by rows
     gather    forward all_gather, backward reduce_scatter      the same two where the sequence is cut as well
     scatter   forward reduce_scatter, backward all_gather      (Korthikanti et al., 2022)
-    whole     forward all_gather, backward this rank's part    for layers that every rank computes alike
+    whole     forward all_gather, backward this rank's part    for layers that every rank repeats
 
 A group of None stands for one rank: nothing is sent.
 """
@@ -96,12 +96,12 @@ def scatter(x: Tensor, group: Any, dim: int = SEQUENCE) -> Tensor:
 
 
 def whole(x: Tensor, group: Any, dim: int = SEQUENCE) -> Tensor:
-    """The parts of all ranks, for a computation that each of them does alike."""
+    """The parts of all ranks, for a computation that each of them repeats."""
     return x if group is None else _Whole.apply(x, group, dim)
 
 
 def _summed(x: Tensor, group: Any) -> Tensor:
-    """The sum in place: what a product gave is nobody else's, and a copy would take as long as the sum."""
+    """The sum in place: nothing else uses the result of a product, and a copy would take as long as the sum."""
     x = x.contiguous()
     dist.all_reduce(x, group=group)
     return x
@@ -123,7 +123,7 @@ def _scattered(x: Tensor, group: Any, dim: int) -> Tensor:
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """The loss of logits whose vocabulary is cut over the group; only three numbers a token are sent."""
+    """The loss of logits whose vocabulary is cut over the group; only three numbers per token are sent."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, start: int, count: int, group: Any) -> Tensor:  # noqa: PLR0917

@@ -1,7 +1,7 @@
 """ZeRO-1 (Rajbhandari et al., 2020): every rank keeps the optimizer's state of a share of the parameters.
 
 Gradients are summed by reduce_scatter, so that a rank gets those of its share; it updates its share, and all_gather
-gives everybody the new parameters. That sends as many bytes as one all_reduce. Torch's ZeroRedundancyOptimizer sends
+gives all ranks the new parameters. That sends as many bytes as one all_reduce. Torch's ZeroRedundancyOptimizer sends
 half as many again: it all_reduces the gradients and broadcasts each parameter from its owner.
 """
 
@@ -52,7 +52,7 @@ class ZeroOptimizer:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Sum the gradients, update this rank's share, and gather everybody's."""
+        """Sum the gradients, update this rank's share, and gather those of all ranks."""
         if self.share.grad is None:
             self.share.grad = torch.empty_like(self.share)
         dist.reduce_scatter_tensor(self.share.grad, self.grads, group=self.group)

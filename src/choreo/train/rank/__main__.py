@@ -1,6 +1,6 @@
 """One rank of `choreo train` as a process: `python -m choreo.train.rank CONFIG`, started by a launcher.
 
-What it has to say goes to stdout as lines of JSON that begin with a mark; everything else there is somebody's print.
+Its reports go to stdout as lines of JSON that begin with a mark; everything else there was printed by other code.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def main() -> int:
     return 0
 
 
-def _report(told: dict[str, Any]) -> None:
-    sys.stdout.write(f"{MARK}{json.dumps(told)}\n")
+def _report(report: dict[str, Any]) -> None:
+    sys.stdout.write(f"{MARK}{json.dumps(report)}\n")
     sys.stdout.flush()
 
 

@@ -1,4 +1,4 @@
-"""Whether all ranks run the same: the code, the versions, the configuration and the data, compared before training."""
+"""Whether all ranks have the same code, versions, configuration and data, compared before training."""
 
 from __future__ import annotations
 
@@ -51,5 +51,7 @@ def compare_fingerprints(config: TrainConfig) -> None:
         usual, _ = Counter(values).most_common(1)[0]
         others = [rank for rank, value in enumerate(values) if value != usual]
         if others:
-            told = ", ".join(f"rank {rank} has {values[rank]:.60}" for rank in others[:4])
-            raise UsageError(f"the ranks differ in the {name}: {told}, the others {usual:.60}; start all with the same")
+            differing = ", ".join(f"rank {rank} has {values[rank]:.60}" for rank in others[:4])
+            raise UsageError(
+                f"the ranks differ in the {name}: {differing}, the others {usual:.60}; start all with the same"
+            )

@@ -17,7 +17,7 @@ Steps = Callable[[int], dict[str, float]]
 def measure_host_pace(config: TrainConfig, make_steps: Callable[[TrainConfig], Steps]) -> float:
     """Seconds of a step for each layer of this model; `make_steps` builds a model and returns what trains it.
 
-    A host that others use slows down and recovers, so the two models that are compared take turns.
+    A shared host slows down and recovers, so the two models that are compared take turns.
     """
     few, many = (make_steps(small) for small in shallow(config))
     differences = [many(number)["time"] - few(number)["time"] for number in range(WARM + STEPS)]

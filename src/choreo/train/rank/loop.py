@@ -86,10 +86,10 @@ def _train(config: TrainConfig, mesh: Mesh, clock: Clock, peak: float, report: R
                 take_traffic(mesh)  # what was sent between steps does not count
                 spent = trainer.step(step)
                 traffic = take_traffic(mesh)
-                told = _gathered(spent)
+                reports = _gathered(spent)
                 if mesh.rank == 0:
-                    report({"step": _summed_up(trainer.task, step, told, peak)})
-                _refuse_nan(step, told)
+                    report({"step": _summed_up(trainer.task, step, reports, peak)})
+                _refuse_nan(step, reports)
                 if checkpoints is not None:
                     checkpoints.after(step + 1)
     finally:
@@ -100,10 +100,10 @@ def _train(config: TrainConfig, mesh: Mesh, clock: Clock, peak: float, report: R
 
 
 def _train_with_servers(config: TrainConfig, mesh: Mesh, clock: Clock, peak: float, report: Report) -> dict[str, Any]:
-    """Be a server, or a worker, which meets others only there; the steps are put together at the end."""
+    """Be a server, or a worker that exchanges data with servers alone; the steps are put together at the end."""
     from choreo.train.experiments.parameter_server import serve
 
-    told: list[dict[str, float]] = []
+    reports: list[dict[str, float]] = []
     staleness: list[int] = []
     take_traffic(mesh)  # what was sent before does not count, nor do the first values
     if mesh.rank >= config.plan.gpus:
@@ -113,13 +113,13 @@ def _train_with_servers(config: TrainConfig, mesh: Mesh, clock: Clock, peak: flo
         staleness = trainer.optimizer.staleness
         take_traffic(mesh)
         for step in range(config.steps):
-            told.append(trainer.step(step))
-            _refuse_nan(step, told[-1:], mesh.rank)
+            reports.append(trainer.step(step))
+            _refuse_nan(step, reports[-1:], mesh.rank)
     traffic = take_traffic(mesh)
-    everybody: list[Any] = _gathered({"told": told})
+    everybody: list[Any] = _gathered({"reports": reports})
     if mesh.rank == 0:
         for step in range(config.steps):
-            of_step = [one["told"][step] for one in everybody[: config.plan.gpus]]
+            of_step = [one["reports"][step] for one in everybody[: config.plan.gpus]]
             report({"step": _summed_up(trainer.task, step, of_step, peak, together=False)})
     return {"traffic": traffic, "staleness": staleness}
 
@@ -230,38 +230,38 @@ def _without_sending(module: nn.Module, yes: bool) -> Iterator[None]:
         yield
 
 
-def _gathered(told: dict[str, Any]) -> list[dict[str, Any]]:
+def _gathered(reports: dict[str, Any]) -> list[dict[str, Any]]:
     found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, told)
+    dist.all_gather_object(found, reports)
     return found
 
 
 def _summed_up(
-    task: Task, step: int, told: list[dict[str, float]], peak: float, *, together: bool = True
+    task: Task, step: int, reports: list[dict[str, float]], peak: float, *, together: bool = True
 ) -> dict[str, Any]:
     """A step of all ranks: the loss, the slowest rank's time, and the mean of the parts.
 
-    Ranks that do not wait for each other (not `together`) take what they take on average.
+    For ranks that do not wait for each other (not `together`), the time is the mean.
     """
-    times = [one["time"] for one in told]
+    times = [one["time"] for one in reports]
     time_s = max(times) if together else sum(times) / len(times)
-    names = dict.fromkeys(name for one in told for name in one if name not in ("time", "loss", CORE_WAIT))
-    parts = {name: sum(one.get(name, 0.0) for one in told) / len(told) for name in names}
+    names = dict.fromkeys(name for one in reports for name in one if name not in ("time", "loss", CORE_WAIT))
+    parts = {name: sum(one.get(name, 0.0) for one in reports) / len(reports) for name in names}
     parts[STRAGGLERS] = parts.get(STRAGGLERS, 0.0) + time_s - sum(times) / len(times)
     return {
         "step": step,
-        "loss": sum(one["loss"] for one in told),
+        "loss": sum(one["loss"] for one in reports),
         "tokens_per_s": task.units / time_s,
         "time_s": time_s,
         "mfu": task.flops / time_s / peak,
         "parts": parts,
-        CORE_WAIT: sum(one[CORE_WAIT] for one in told) / len(told),
+        CORE_WAIT: sum(one[CORE_WAIT] for one in reports) / len(reports),
     }
 
 
-def _refuse_nan(step: int, told: list[dict[str, float]], first: int = 0) -> None:
-    """Stop where a loss is no number; `first` is the rank that told the first of them."""
-    bad = [rank for rank, one in enumerate(told, first) if not math.isfinite(one["loss"])]
+def _refuse_nan(step: int, reports: list[dict[str, float]], first: int = 0) -> None:
+    """Stop if a loss is not a number; `first` is the rank of the first report."""
+    bad = [rank for rank, one in enumerate(reports, first) if not math.isfinite(one["loss"])]
     if bad:
         raise TrainingError(
             f"the loss is not a number at step {step} on {'rank' if len(bad) == 1 else 'ranks'} "

@@ -1,8 +1,8 @@
 """Where the time of a step goes, measured inside a rank: collectives by kind, the pipeline's bubble, the optimizer.
 
 Calls of torch.distributed are timed while a rank waits in them; what runs beside the backward pass costs only what is
-left of it when the pass is over. The rest of the step is compute. Of the calls of one size, the least is what
-communication takes: a rank that is in one for longer waits for another, which is late.
+left of it when the pass is over. The rest of the step is compute. Of the calls of one size, the shortest is what
+communication takes: in a longer one, a rank waits for another that is late.
 """
 
 from __future__ import annotations
@@ -91,12 +91,12 @@ class Clock:
     def count_send(self, size_bytes: int, start_s: float) -> None:
         """Count the time since then, in which a message was waited for that this rank has sent.
 
-        It has left when the neighbour has taken it. What is more than the least is waiting for the neighbour.
+        It is sent when the neighbour has taken it. Time beyond the shortest is waiting for the neighbour.
         """
         self._count_least(SEND, size_bytes, start_s, BUBBLE)
 
     def count_collective(self, kind: str, size_bytes: int, start_s: float) -> None:
-        """Count the time since then, in which this rank was in a collective. More than the least is waiting."""
+        """Count the time since then, in which this rank was in a collective. Time beyond the shortest is waiting."""
         self._count_least(kind, size_bytes, start_s, STRAGGLERS)
 
     def _count_least(self, kind: str, size_bytes: int, start_s: float, waiting: str) -> None:
@@ -186,7 +186,7 @@ def _bytes_of(given: Any) -> int:
 
 
 class _TimedWork:
-    """A torch Work whose `wait` is timed; `count` is told when it began."""
+    """A torch Work whose `wait` is timed; `count` gets the time when it began."""
 
     def __init__(self, work: Any, count: Callable[[float], None]) -> None:
         self._work, self._count = work, count

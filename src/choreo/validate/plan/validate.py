@@ -203,7 +203,7 @@ def _cluster(name: str, gpu: str, network: str) -> Cluster:
     """The usual cluster of a GPU, with the network that the row tells of."""
     from choreo.hardware import get_device
 
-    return get_cluster(name, device=get_device(gpu)).with_network_told(network)
+    return get_cluster(name, device=get_device(gpu)).with_network_text(network)
 
 
 def group_errors(rows: Sequence[PredictedRow]) -> list[GroupError]:
