@@ -59,13 +59,22 @@ static int check_frame(Endpoint *here, const Op *op, const Frame *frame, size_t 
     return OK;
 }
 
-/* Nothing came. Try again a few times before sleeping, because the data is often on its way. */
+/* Nothing came. Try again a few times before sleeping, because the data is often on its way; but not where a yield hands the core
+ * to somebody else's program, which keeps it for milliseconds. */
 static int wait_for_stream(Endpoint *here, int *tries, int peer, unsigned streams, double deadline) {
-    if (++*tries * 16 < here->spins) {
-        sched_yield();
+    ask_for_short_slice();
+    if (++*tries * 16 < here->spins && *tries <= here->yields) {
+        yield_core(here);
         return OK;
     }
+    try_yields_again(here);
     return wait_for_sockets(here, peer, streams, peer, deadline);
+}
+
+/* Something came. If it did so after a few yields, they have paid off. */
+static void note_arrival(Endpoint *here, int *tries) {
+    if (*tries && *tries <= here->yields && 2 * here->yields <= MAX_YIELDS) here->yields *= 2;
+    *tries = 0;
 }
 
 static void store_received(Endpoint *here, const Task *task, const Op *op, const char *data, size_t at, size_t length) {
@@ -88,7 +97,7 @@ static int receive_small(Endpoint *here, const Task *task, const Op *op) {
             checked = 1;
         }
         if (have == whole) break;
-        if (got) tries = 0;
+        if (got) note_arrival(here, &tries);
         if (here->pending && (outcome = write_all(here))) return outcome;
         if (!got && (outcome = wait_for_stream(here, &tries, op->peer, 1, task->deadline_s))) return outcome;
     }
@@ -152,7 +161,7 @@ static int receive_from_socket(Endpoint *here, const Task *task, const Op *op) {
         }
         /* Write as well: what we send must not wait until the peer has sent everything. */
         if (here->pending && (outcome = write_all(here))) return outcome;
-        if (moved) tries = 0;
+        if (moved) note_arrival(here, &tries);
         else if (open && (outcome = wait_for_stream(here, &tries, op->peer, open, task->deadline_s))) return outcome;
         if (round % 256 == 0 && (outcome = check_health(here, op->peer, task->deadline_s, &culprit)))
             return give_up(here, outcome, culprit);

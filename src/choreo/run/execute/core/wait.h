@@ -106,11 +106,15 @@ static void yield_core(Endpoint *here) {
     if (now_s() - before > LONG_YIELD_S) here->yields /= 4;
 }
 
+static void try_yields_again(Endpoint *here) {
+    if (!here->yields && ++here->sleeps % TRIAL_SLEEPS == 0) here->yields = 1;
+}
+
 /* Before the first sleep of a wait: how often it yields in the next one. */
 static void prepare_to_sleep(Endpoint *here, int peer) {
     here->peers[peer].wary = WARY_SENDS;
     if (here->apart && here->yields > 1) here->yields /= 2;
-    if (!here->yields && ++here->sleeps % TRIAL_SLEEPS == 0) here->yields = 1;
+    try_yields_again(here);
 }
 
 static int yield_or_sleep(Endpoint *here, const _Atomic uint64_t *counter, uint64_t value, int peer, double deadline) {
