@@ -261,7 +261,8 @@ static void unclaim(Endpoint *here) { atomic_store_explicit(&here->busy, 0, memo
 /* Run a call, without the GIL where it takes long. The endpoint is claimed. */
 static int run_task(Endpoint *here, Task *task, uint64_t call, uint64_t signature, double timeout, int stages, int in_interpreter) {
     here->call = call;
-    task->shared = !stages && (task->program->shares_work || task->input == task->work);
+    int among_hosts = task->program->remote && !task->program->exposed; /* then no core of this host reads it */
+    task->shared = !stages && !among_hosts && (task->program->shares_work || task->input == task->work);
     task->began_s = now_s();
     task->deadline_s = task->began_s + timeout;
     describe_arrays(here, task, stages);
