@@ -198,7 +198,8 @@ def _layer_times(job: TrainingJob, plan: Plan, work: LayerWork, gain: float) -> 
         matmul, attention, memory = _kernels(job, found)
         sent: list[tuple[str, float]] = []
         tensor = ring = others = 0.0
-        host[name] = found.launches * software.host_s
+        slower = software.backward_host if name in ("dgrad", "wgrad") else 1.0
+        host[name] = found.launches * software.host_s * slower
         for collective in found.collectives:
             ranks, stride = plan.group(collective.axes)
             if collective.kind == "all_to_all" and "ep" in collective.axes:
@@ -225,6 +226,7 @@ def _layer_times(job: TrainingJob, plan: Plan, work: LayerWork, gain: float) -> 
         for label, seconds in sent:
             exposed[label] = exposed.get(label, 0.0) + seconds * (1 - hidden / total if total else 1.0)
     running = took["recompute"] + took["dgrad"] + took["wgrad"]
+    host = {name: seconds * job.device.host_pace for name, seconds in host.items()}
     forward = max(took["forward"], host["forward"])
     backward = max(running, host["recompute"] + host["dgrad"] + host["wgrad"])
     idle = forward - took["forward"] + backward - running

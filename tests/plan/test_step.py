@@ -49,6 +49,34 @@ def test_parts_add_up_to_the_step() -> None:
         assert found.tokens_per_s_per_gpu == pytest.approx(64 * 4096 / found.step_time_s / plan.gpus)
 
 
+def test_parts_of_a_step_that_waits_for_its_host_add_up_too() -> None:
+    plan = Plan(dp=1, tp=4, micro_batch=1, recompute="full", precision="fp16")
+    small = replace(GPT, hidden=1024)
+    found = step(small, plan, batch=8, cluster="dgx-a100", software="megatron-2021", seq=1024)
+    assert found.parts["host"] > found.step_time_s / 2
+    assert min(found.parts.values()) >= -1e-9
+    assert sum(found.parts.values()) == pytest.approx(found.step_time_s, rel=0.02)
+
+
+def test_gradients_are_added_tensor_by_tensor_unless_the_product_does() -> None:
+    # Two norms and four products with weight and bias each.
+    for program, kernels in (("megatron-2021", 12), ("megatron-core", 8), ("torch-eager", 0)):
+        style = get_software(program).style
+        count = [layer_work("dense", GPT, Plan(), 1024, replace(style, accumulate_moved=moved)).passes[3].launches
+                 for moved in (style.accumulate_moved, 0)]  # fmt: skip
+        assert count[0] - count[1] == kernels, program
+
+
+def test_a_host_of_older_servers_launches_more_slowly() -> None:
+    small, plan = replace(GPT, hidden=1024), Plan(micro_batch=1, precision="fp16")
+    waits = [
+        step(small, plan, batch=1, cluster=cluster, software="torch-eager", seq=256).parts
+        for cluster in ("hgx-h100", "dgx-a100")
+    ]
+    busy = [sum(seconds for name, seconds in parts.items() if name in ("compute", "host")) for parts in waits]
+    assert busy[1] > 1.3 * busy[0]
+
+
 def test_recomputing_trades_time_for_memory() -> None:
     by_mode = [step(plan=Plan(dp=2, tp=4, pp=4, recompute=mode), software="megatron-2021") for mode in ("none", "full")]
     assert by_mode[0].step_time_s < by_mode[1].step_time_s

@@ -72,6 +72,7 @@ class Device:
     curves: Curves
     sources: tuple[Source, ...] = ()
     duty: Duty = STEADY
+    host_pace: float = 1.0  # what the host of its usual server takes for an operator, over one of 2023
 
     def __hash__(self) -> int:
         return hash((self.name, self.memory_bytes, self.power_w, self.duty))

@@ -39,7 +39,7 @@ __all__ = ["CATALOGUE", "architecture_curves", "list_devices", "read_device", "w
 CATALOGUE = Path(__file__).parent / "catalogue"
 MAX_FILE_BYTES = 4 << 20
 WHAT = "a device's file"
-ABOVE_ZERO = ("memory_bytes", "memory_bandwidth_bytes_per_s", "sms", "clock_hz", "max_clock_hz", "power_w")
+ABOVE_ZERO = ("memory_bytes", "memory_bandwidth_bytes_per_s", "sms", "clock_hz", "max_clock_hz", "power_w", "host_pace")
 SMOOTHEST = 16  # a larger exponent makes short times 0
 MAY_BE_ZERO = ("k_ramp", "quantum", "tile_loss", "ramp", "diagonal", "score_s", "rest", "idle", "static_w", "load")
 ATTENTION = re.compile(r"flash-[1-9] (forward|backward)")
@@ -70,6 +70,7 @@ class _DeviceEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     power_w: float
     l2_bytes: int
     launch_s: float
+    host_pace: float = 1.0
     family: str = "nvidia"
     cluster: str = ""
     form: str = ""
@@ -112,6 +113,7 @@ def read_device(path: str | Path) -> Device:
         power_w=entry.power_w,
         l2_bytes=entry.l2_bytes,
         launch_s=entry.launch_s,
+        host_pace=entry.host_pace,
         cluster=entry.cluster,
         form=entry.form,
         memory_kind=entry.memory_kind,

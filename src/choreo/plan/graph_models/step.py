@@ -149,7 +149,7 @@ class _Timer:
             took = max(took, float(self.device.memory_time(op.bytes_moved, "copy")))
         else:
             took = float(self.device.memory_time(op.bytes_moved, KINDS.get(op.kind, op.kind)))
-        return max(took / self.software.efficiency, self.software.host_s)
+        return max(took / self.software.efficiency, self.software.host_s * self.device.host_pace)
 
     def _collective(self, kind: str, size_bytes: float) -> float:
         return float(collective_time(self.cluster, kind, size_bytes, self.gpus))

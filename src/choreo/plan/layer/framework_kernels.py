@@ -26,6 +26,8 @@ NARROW_NORM_FP32 = {"forward": 8, "dgrad": 12}
 COMPOSITE_ROTATION = {"forward": (20, 3), "dgrad": (20, 3)}
 # The share of the loss's traffic that is forward.
 LOSS_FORWARD = 0.45
+# Bytes that a product moves more for a parameter when it adds to fp32 gradients itself: see `accumulate_moved`.
+IN_PRODUCT = 8
 
 
 def memory_kernel(
@@ -58,36 +60,47 @@ def memory_kernel(
 
 def beside(
     phase: str, model: Model, graph: Graph, plan: Plan, style: Style, *, products: bool
-) -> Iterator[tuple[float, str]]:
-    """Bytes and kind of kernels that the graph has no operators for: casts, copies, the loss, bias gradients."""
+) -> Iterator[tuple[float, str, int]]:
+    """Bytes, kind and number of kernels that the graph has no operators for: casts, copies, the loss, sums."""
     if graph.name == "head" and phase in ("forward", "dgrad"):
         logits = graph.tensors["logits"].elements(graph.mesh)
         share = LOSS_FORWARD if phase == "forward" else 1 - LOSS_FORWARD
-        yield logits * style.loss_bytes * share, style.loss_kind
+        yield logits * style.loss_bytes * share, style.loss_kind, 1
     if "dispatched" in graph.tensors and phase in ("forward", "dgrad"):
         yield from _sorted(graph, style)
     if not products:
         return
     if style.cast_weights and phase in ("forward", "wgrad"):
         # fp32 to 16 bits before use; the gradient the other way.
-        yield graph.parameters * 6, "cast"
+        yield graph.parameters * 6, "cast", 1
     if phase == "wgrad" and style.accumulate_moved:
-        yield graph.parameters * style.accumulate_moved, "elementwise"
+        yield graph.parameters * style.accumulate_moved, "elementwise", _accumulated(graph, style)
     if phase == "wgrad" and model.bias and style.fusion != "compiler":
         for op in graph.operators:
             if op.kind == "matmul" and any(name.endswith(".bias") for name in op.weights):
-                yield op.m * op.n * op.count * plan.activation_bytes, "reduction"
+                yield op.m * op.n * op.count * plan.activation_bytes, "reduction", 1
     if phase == "dgrad" and graph.name.endswith("layer") and "query" in graph.tensors and style.fusion != "compiler":
         # Gradients of queries, keys and values are put side by side.
-        yield 2 * graph.bytes_of(name for name in ("query", "key", "value")), "copy"
+        yield 2 * graph.bytes_of(name for name in ("query", "key", "value")), "copy", 1
     if style.attention == 0 and phase in ("forward", "dgrad") and "attention" in graph.tensors:
         # Heads are brought back beside each other.
-        yield 2 * graph.bytes_of(["attention"]), "copy"
+        yield 2 * graph.bytes_of(["attention"]), "copy", 1
 
 
-def _sorted(graph: Graph, style: Style) -> Iterator[tuple[float, str]]:
+def _accumulated(graph: Graph, style: Style) -> int:
+    """Kernels that add gradients to those kept: one for each tensor whose product does not. A product has one."""
+    count = 0
+    for op in graph.operators:
+        if op.kind == "matmul" and op.weights:
+            biased = any(name.endswith(".bias") for name in op.weights)
+            count += biased + (style.accumulate_moved != IN_PRODUCT)
+        else:
+            count += len(op.weights)
+    return max(count, 1)
+
+
+def _sorted(graph: Graph, style: Style) -> Iterator[tuple[float, str, int]]:
     """Copies that bring tokens into the order of a rank's experts, and back: by a kernel each, or as they arrive."""
     if style.dispatch == "all_to_all" and graph.mesh["ep"] > 1:
-        moved = 2 * graph.bytes_of(["dispatched"])
-        yield moved, "copy"
-        yield moved, "copy"
+        moved = 4 * graph.bytes_of(["dispatched"])
+        yield moved, "copy", 2

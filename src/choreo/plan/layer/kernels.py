@@ -91,6 +91,7 @@ class LayerPass:
     launches: int
     extra_launches: int  # of operators that the program runs as several kernels: all but the first of each
     flops: float
+    backward: bool = False
     collectives: tuple[CollectiveOp, ...] = ()
     choices: tuple[int, int] = (0, 0)  # experts of a token, and the most nodes these are on
 
@@ -161,13 +162,12 @@ def list_kernels(  # noqa: PLR0917 -- all that kernels depend on
             launches += pieces
             extra += pieces - 1
     products = any(op.kind == "matmul" for op in found)
-    others = [
-        LayerKernel(_memory(kind), (moved,))
-        for moved, kind in beside(phase, model, graph, plan, style, products=products)
-    ]
+    for moved, kind, pieces in beside(phase, model, graph, plan, style, products=products):
+        kernels.append(LayerKernel(_memory(kind), (moved / pieces,), pieces))
+        launches += pieces
     choices = (model.experts_per_token, model.expert_nodes)
     flops = sum(op.flops for op in found)
-    return LayerPass((*kernels, *others), launches + len(others), extra, flops, choices=choices)
+    return LayerPass(tuple(kernels), launches, extra, flops, phase in ("dgrad", "wgrad"), choices=choices)
 
 
 def _attention(op: Operator, precision: str, phase: str, style: Style) -> Iterator[LayerKernel]:

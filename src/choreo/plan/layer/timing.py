@@ -56,7 +56,7 @@ class LayerTimes:
     forward_s: Floats
     backward_s: Floats  # recomputation and both gradients
     weight_s: Floats  # the weight gradients' part of backward_s
-    recompute_s: Floats  # the recomputation's part of backward_s
+    recompute_s: Floats  # kernels of the recomputation, part of backward_s
     exposed_s: Mapping[str, Floats]  # exposed communication, forward and backward, by "axes collective"
     host_s: Floats  # added by waiting for the host
     matmul_s: Floats  # in matrix products and attention, which draw the most power
@@ -82,7 +82,7 @@ def pass_times(  # noqa: PLR0917 -- all that the times depend on
     """What one pass takes: sizes go from those of `less` at step 0 to those of `more` at step 1."""
     sent: dict[str, Floats] = {}
     tensor, ring, experts = np.zeros(len(steps)), np.zeros(len(steps)), np.zeros(len(steps))
-    host = more.launches * software.host_s
+    host = more.launches * software.host_s * (software.backward_host if more.backward else 1.0)
     beside = 0.0 if plan.tp * plan.cp > 1 and device.architecture in ONE_QUEUE else software.ep_overlap
     hidden = 0.0 if cluster.crosses(*plan.group(("tp",))) else software.tp_overlap
     for one, other in zip(less.collectives, more.collectives, strict=True):
@@ -101,7 +101,7 @@ def pass_times(  # noqa: PLR0917 -- all that the times depend on
         if one.how == "ring":
             ring = ring + seconds
     curves = (kernels[MatmulKind], kernels[AttentionKind], kernels[MemoryKind])
-    return PassTimes(*curves, sent, tensor, ring, experts, host)
+    return PassTimes(*curves, sent, tensor, ring, experts, host * device.host_pace)
 
 
 def stack_passes(passes: Sequence[PassTimes], rows: npt.NDArray[np.int64]) -> PassTimes:
@@ -166,7 +166,7 @@ def time_layer(passes: Mapping[str, PassTimes], software: Software, gain: Floats
         forward_s=forward,
         backward_s=backward,
         weight_s=took["wgrad"] * stretch,
-        recompute_s=took["recompute"] * stretch,
+        recompute_s=took["recompute"] - exposed["recompute"],
         exposed_s=shown,
         host_s=forward - took["forward"] + backward - running,
         matmul_s=products / gain / software.efficiency,

@@ -79,6 +79,7 @@ class Software:
     regather: bool
     efficiency: float
     host_s: float
+    backward_host: float
     host_collective_s: float
     host_network_s: float
     step_s: float
