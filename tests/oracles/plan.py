@@ -342,7 +342,10 @@ def _added(job: TrainingJob, plan: Plan, units: list[_Unit], often: bool) -> _Ad
         front = forward_exposed(forwards, gather) if plan.zero else 0.0
         back = backward_exposed(backwards, reduce)
         slow = software.contention * min(sum(forwards), sum(gather))
-        return _Added(front + slow, back + software.contention * min(sum(backwards), sum(reduce)), front, back)
+        slower = software.contention * min(sum(backwards), sum(reduce))
+        most = [software.dp_bandwidth * sum(times) for times in (gather, reduce)]
+        waited = (front + slow, most[0]), (back + slower, most[1]), (front, most[0]), (back, most[1])
+        return _Added(*(min(pair) for pair in waited))
     again = gather if plan.zero == 3 else [0.0] * len(units)
     if summed:
         behind = sum(again) * (2 if plan.recompute == "full" else 1)

@@ -11,10 +11,10 @@ from choreo.plan import get_cluster, get_software
 from choreo.plan.job import TrainingJob
 from choreo.plan.launch import Launch, launches
 from choreo.plan.software.ability import ability_of
-from choreo.workload import Plan, get_model
+from choreo.workload import Model, Plan, get_model
 
 
-def told(model: str, plan: Plan, *, software: str = "megatron-core", seq: int = 4096) -> dict[str, Launch]:
+def told(model: str | Model, plan: Plan, *, software: str = "megatron-core", seq: int = 4096) -> dict[str, Launch]:
     place = get_cluster("hgx-h100")
     batch = plan.dp * plan.micro_batch * 4 * plan.pp
     program = get_software(software)
@@ -110,6 +110,14 @@ def test_megatron_is_not_told_something_near(model: str, plan: Plan, reason: str
     found = told(model, plan)["Megatron-LM"]
     assert not found.options
     assert reason in "; ".join(found.lacks)
+
+
+def test_megatron_is_not_told_where_norms_are_elsewhere() -> None:
+    model = replace(get_model("llama3-8b"), norm_after=True, qk_norm=True, qk_norm_whole=True)
+    assert told(model, Plan())["Megatron-LM"].lacks == (
+        "norms after attention and MLP",
+        "norms over all heads of queries and keys",
+    )
 
 
 def test_megatron_is_told_how_tokens_are_dispatched() -> None:

@@ -222,7 +222,7 @@ def llama(**changes: object) -> dict[str, object]:
         (
             {"model_type": "lama"},
             "config.json: model_type 'lama' is not an architecture known here; the nearest known are llama, "
-            "llama4_text, olmo",
+            "glm, llama4_text",
         ),
         (
             {"model_type": "left out"},
@@ -345,3 +345,47 @@ def test_a_further_token_is_a_layer_and_a_head_more() -> None:
     assert more["logits"] == forward_flops(alone, 4096)["logits"]
     assert more["scores"] == pytest.approx(forward_flops(alone, 4096)["scores"] / 61)
     assert more["router"] == pytest.approx(forward_flops(alone, 4096)["router"] / 58)
+
+
+NEWER: dict[str, dict[str, object]] = {
+    "olmo2": {},
+    "glm": {"head_dim": 16, "attention_bias": True, "partial_rotary_factor": 0.5, "num_key_value_heads": 2},
+    "glm4": {"head_dim": 16, "attention_bias": True, "num_key_value_heads": 2},
+    "seed_oss": {"head_dim": 32, "attention_bias": True, "num_key_value_heads": 2},
+    "minimax_m2": {"head_dim": 16, "rotary_dim": 8, "num_local_experts": 8, "num_experts_per_tok": 2},
+    "dots1": {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "n_shared_experts": 2,
+              "first_k_dense_replace": 1, "routed_scaling_factor": 2.5},
+}  # fmt: skip
+SMALLEST = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "vocab_size": 100}  # fmt: skip
+
+
+def small(family: str, **fields: object) -> Model:
+    return read_config({"model_type": family, **SMALLEST, **NEWER.get(family, {}), **fields}, name=family)
+
+
+def test_newer_families_have_the_parameters_of_their_layers() -> None:
+    attention, mlp, around = 4 * 64 * 64, 3 * 64 * 96, 2 * 100 * 64 + 64
+    narrow = 2 * 64 * 64 + 2 * 64 * 32
+    assert small("olmo2").parameters == 2 * (attention + mlp + 2 * 64 + 2 * 64) + around, "norms over all heads"
+    assert small("glm").parameters == 2 * (narrow + 64 + 32 + 32 + mlp + 2 * 64) + around
+    assert small("glm4").parameters == small("glm").parameters + 2 * 2 * 64
+    assert small("seed_oss").parameters == 2 * (2 * narrow + 2 * (64 + 32 + 32) + mlp + 2 * 64) + around
+    router = 64 * 8 + 8
+    assert small("minimax_m2").parameters == 2 * (attention + 8 * mlp + router + 4 * 64) + around
+    experts = 10 * 3 * 64 * 32 + router
+    assert small("dots1").parameters == 2 * (attention + 2 * 64 + 2 * 16) + mlp + experts + around
+
+
+def test_routers_score_as_their_family_does_unless_the_file_says_so() -> None:
+    glm = {**NEWER["dots1"], "use_qk_norm": True}
+    assert small("glm4_moe", **glm).router_score == "sigmoid"
+    assert small("glm4_moe", **glm, scoring_func="softmax").router_score == "softmax"
+    assert small("deepseek", **NEWER["dots1"]).router_score == "softmax"
+    assert small("minimax_m2").rotary_share == 0.5
+
+
+@pytest.mark.parametrize(("family", "field"), [("starcoder2", "norm_epsilon"), ("olmo2", "rms_norm_eps")])
+def test_the_epsilon_of_norms_is_found_by_any_of_its_names(family: str, field: str) -> None:
+    assert small(family, **{field: 3e-4}).norm_eps == 3e-4
+    assert small("starcoder2").norm_eps == 1e-5

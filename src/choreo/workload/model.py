@@ -73,6 +73,7 @@ class Model:
     norm: str = "rms"
     norms_per_layer: int = 2
     qk_norm: bool = False  # a norm over the features of each head of queries and keys
+    qk_norm_whole: bool = False  # that norm is over all heads together (OLMo 2, MiniMax-M2)
     embedding_norm: bool = False
     parallel_block: bool = False  # attention and MLP read the same input (GPT-J, PaLM)
     experts: int = 0
@@ -94,6 +95,7 @@ class Model:
     # What no count depends on, but a program that trains the model must be told.
     activation: str = ""  # of the MLP: "silu" if gated, otherwise "gelu", unless it says so
     norm_eps: float = 1e-5
+    norm_after: bool = False  # norms follow attention and MLP, and none is before them (OLMo 2)
     rope_base: float = 10000.0
     rope_scaling: float = 0.0  # Llama 3.1's factor for long sequences; 0: none
     rope_skips: int = 0  # each n-th layer has no positions (Llama 4); 0: all have
@@ -209,7 +211,8 @@ class Model:
         """Attention parameters of one layer, without its norm."""
         hidden, heads, keys = self.hidden, self.heads, self.kv_heads
         bias = self.bias or self.qkv_bias
-        qk_norm = 2 * self.head_dim * NORMS[self.norm] if self.qk_norm else 0
+        normed = self.heads + self.kv_heads if self.qk_norm_whole else 2
+        qk_norm = normed * self.head_dim * NORMS[self.norm] if self.qk_norm else 0
         if latent := self.latent:
             queries = heads * latent.query_dim
             into = (

@@ -171,11 +171,13 @@ def _under_the_passes(units: _Units) -> Fields:
         ahead = forward_exposed(units.each(units.forward_s), units.each(gather))
         ahead = np.where(units.zero > 0, ahead, 0.0)
     forward, backward = units.total(units.forward_s), units.total(units.backward_s)
+    gathered, reduced = units.total(gather), units.total(reduce)
+    # What is left when a pass ends has the whole bandwidth, so overlap takes no longer than waiting does.
     return (
-        ahead + slowed(forward, units.total(gather), contention) - forward,
-        back + slowed(backward, units.total(reduce), contention) - backward,
-        ahead,
-        back,
+        np.minimum(ahead + slowed(forward, gathered, contention) - forward, share * gathered),
+        np.minimum(back + slowed(backward, reduced, contention) - backward, share * reduced),
+        np.minimum(ahead, share * gathered),
+        np.minimum(back, share * reduced),
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from choreo.plan.pipeline.split import layers_per_stage
 from choreo.plan.software.ability import ability_of
+from choreo.units import counted
 from choreo.workload.plan import SPLITS
 
 if TYPE_CHECKING:
@@ -29,7 +30,11 @@ def megatron_lacks(job: TrainingJob, plan: Plan) -> Iterator[str]:
     if model.parallel_block:
         yield "attention and MLP in parallel"
     if model.norms_per_layer != 2:
-        yield f"{model.norms_per_layer} norms a layer"
+        yield f"{counted(model.norms_per_layer, 'norm')} a layer"
+    if model.norm_after:
+        yield "norms after attention and MLP"
+    if model.qk_norm_whole:
+        yield "norms over all heads of queries and keys"
     if model.embedding_norm:
         yield "a norm after the embedding"
     if model.norm not in ("rms", "layer"):

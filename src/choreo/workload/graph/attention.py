@@ -57,9 +57,11 @@ def _projected(block: LayerBuilder, given: str) -> tuple[str, str, str]:
 
 def _head_norm(block: LayerBuilder, name: str, dims: Dims) -> str:
     build, model = block.build, block.model
-    features = (("head_features", model.head_dim),)
     parts = ("weight", "bias")[: NORMS[model.norm]]
-    weights = [build.weight(f"{name}_norm.{part}", features) for part in parts]
+    if model.qk_norm_whole:
+        weights = [build.weight(f"{name}_norm.{part}", dims[-1:], tp="heads") for part in parts]
+    else:
+        weights = [build.weight(f"{name}_norm.{part}", (("head_features", model.head_dim),)) for part in parts]
     statistics = (f"{name}_norm.statistics", (*dims[:-1], ("heads", dims[-1][1] / model.head_dim)), 4.0)
     (made,) = build.operator(
         f"{name}_norm",

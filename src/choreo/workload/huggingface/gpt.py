@@ -29,6 +29,7 @@ def gpt2(config: Config, name: str) -> Model:
         norm="layer",
         dropout=config.share("resid_pdrop") > 0,
         max_seq=config.number("n_positions", "n_ctx", default=0),
+        norm_eps=config.real("layer_norm_epsilon", default=1e-5),
     )
 
 
@@ -101,6 +102,7 @@ def bloom(config: Config, name: str) -> Model:
         embedding_norm=True,
         dropout=config.share("hidden_dropout") > 0,
         max_seq=config.number("seq_length", default=0),
+        norm_eps=config.real("layer_norm_epsilon", default=1e-5),
     )
 
 
@@ -126,6 +128,7 @@ def falcon(config: Config, name: str) -> Model:
         norms_per_layer=2 if two else 1,
         parallel_block=parallel,
         max_seq=config.number("max_position_embeddings", default=0),
+        norm_eps=config.real("layer_norm_epsilon", default=1e-5),
     )
 
 

@@ -15,16 +15,20 @@ __all__ = [
     "deepseek",
     "deepseek_v2",
     "deepseek_v3",
+    "dots1",
     "gemma",
     "gemma2",
     "gemma3",
+    "glm4",
     "glm4_moe",
     "gpt_oss",
     "llama",
     "llama4",
+    "minimax_m2",
     "mixtral",
     "nemotron",
     "olmo",
+    "olmo2",
     "qwen2",
     "qwen2_moe",
     "qwen3",
@@ -39,6 +43,8 @@ ACTIVATIONS = {
     "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh",
     "relu": "relu", "relu2": "squared-relu",
 }  # fmt: skip
+
+EPSILONS = ("rms_norm_eps", "layer_norm_eps", "norm_eps", "norm_epsilon")
 
 
 def llama(config: Config, name: str, *, tied: bool = False, qkv_bias: bool = False, norm: str = "rms") -> Model:
@@ -63,7 +69,7 @@ def llama(config: Config, name: str, *, tied: bool = False, qkv_bias: bool = Fal
         dropout=config.share("attention_dropout", "hidden_dropout", "resid_pdrop") > 0,
         max_seq=config.number("max_position_embeddings", default=0),
         activation=ACTIVATIONS.get(config.text("hidden_act", ""), ""),
-        norm_eps=config.real("rms_norm_eps", "layer_norm_eps", "norm_eps", default=1e-6),
+        norm_eps=config.real(*EPSILONS, default=1e-6 if norm == "rms" else 1e-5),
         rope_base=config.real("rope_theta", default=10000.0),
         rope_scaling=scaling.real("factor", default=0.0) if scaling.text("rope_type", "") == "llama3" else 0.0,
         rotary_share=config.share("partial_rotary_factor", "rotary_pct") or 1.0,
@@ -124,6 +130,16 @@ def cohere(config: Config, name: str) -> Model:
 def olmo(config: Config, name: str) -> Model:
     """OLMo: norms without parameters."""
     return llama(config, name, norm="layer-no-affine")
+
+
+def olmo2(config: Config, name: str) -> Model:
+    """OLMo 2: norms after attention and MLP rather than before, and over all heads of queries and of keys."""
+    return replace(llama(config, name), norm_after=True, qk_norm=True, qk_norm_whole=True)
+
+
+def glm4(config: Config, name: str) -> Model:
+    """GLM 4 of 2025: norms after attention and MLP as well."""
+    return replace(llama(config, name), norms_per_layer=4)
 
 
 def stablelm(config: Config, name: str) -> Model:
@@ -189,8 +205,8 @@ def qwen3_moe(config: Config, name: str) -> Model:
     return qwen_moe(config, name, qk_norm=True)
 
 
-def deepseek(config: Config, name: str) -> Model:
-    """DeepSeek's experts with plain attention; V2 and V3 have latent attention."""
+def deepseek(config: Config, name: str, *, score: str = "softmax") -> Model:
+    """DeepSeek's experts with plain attention; V2 and V3 have latent attention. `score` is its routers' by default."""
     groups = config.number("n_group", default=0)
     return replace(
         llama(config, name),
@@ -200,7 +216,7 @@ def deepseek(config: Config, name: str) -> Model:
         shared_experts=config.number("n_shared_experts", default=0),
         dense_layers=config.number("first_k_dense_replace", default=0),
         moe_every=config.number("moe_layer_freq", default=1),
-        router_score="sigmoid" if config.text("scoring_func", "softmax") == "sigmoid" else "softmax",
+        router_score="sigmoid" if config.text("scoring_func", score) == "sigmoid" else "softmax",
         router_scale=config.real("routed_scaling_factor", default=0.0),
         router_groups=groups if groups > 1 else 0,
         router_groups_per_token=config.number("topk_group", default=0) if groups > 1 else 0,
@@ -208,7 +224,7 @@ def deepseek(config: Config, name: str) -> Model:
     )
 
 
-def deepseek_v2(config: Config, name: str) -> Model:
+def deepseek_v2(config: Config, name: str, *, score: str = "softmax") -> Model:
     """DeepSeek-V2: latent attention."""
     latent = Latent(
         kv_rank=config.number("kv_lora_rank"),
@@ -217,18 +233,33 @@ def deepseek_v2(config: Config, name: str) -> Model:
         value_dim=config.number("v_head_dim"),
         q_rank=config.number("q_lora_rank", default=0),
     )
-    model = deepseek(config, name)
+    model = deepseek(config, name, score=score)
     return replace(model, latent=latent, kv_heads=model.heads, head_dim=latent.value_dim)
 
 
 def deepseek_v3(config: Config, name: str) -> Model:
     """DeepSeek-V3: V2 with a bias that balances the experts."""
-    return replace(deepseek_v2(config, name), router_bias=True)
+    return replace(deepseek_v2(config, name, score="sigmoid"), router_bias=True)
 
 
 def glm4_moe(config: Config, name: str) -> Model:
     """GLM 4.5: DeepSeek's experts with plain attention."""
-    return replace(deepseek(config, name), qk_norm=config.flag("use_qk_norm", default=False), router_bias=True)
+    model = deepseek(config, name, score="sigmoid")
+    return replace(model, qk_norm=config.flag("use_qk_norm", default=False), router_bias=True)
+
+
+def dots1(config: Config, name: str) -> Model:
+    """dots.llm1: GLM 4.5 with norms on queries and keys."""
+    return replace(glm4_moe(config, name), qk_norm=True)
+
+
+def minimax_m2(config: Config, name: str) -> Model:
+    """MiniMax-M2: Mixtral's shape with a norm over all heads of queries and of keys."""
+    model = mixtral(config, name)
+    share = config.number("rotary_dim", default=model.head_dim) / model.head_dim
+    whole = config.flag("use_qk_norm", default=True)
+    model = replace(model, qk_norm=whole, qk_norm_whole=whole, rotary_share=share)
+    return replace(model, router_score="sigmoid", router_bias=True)
 
 
 def llama4(config: Config, name: str) -> Model:
