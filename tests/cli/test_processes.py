@@ -95,6 +95,17 @@ def test_nobody_reads_the_output(arguments: list[str]) -> None:
     assert ran.returncode == 0
 
 
+def test_a_page_is_written_even_if_nobody_reads_the_answer(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    page, trace = tmp_path / "run.html", tmp_path / "run.json"
+    try:
+        process("simulate", *RING, "-t", "ring(4)", *SIZE, "--html", str(page), "--trace", str(trace), stdout=writer)
+    finally:
+        os.close(writer)
+    assert page.exists() and trace.exists()
+
+
 def test_the_first_line_is_enough() -> None:
     ran = subprocess.run(
         ["bash", "-c", f"{CHOREO} prove all_reduce -p 2..20 | head -1; echo ${{PIPESTATUS[0]}}"],

@@ -8,6 +8,7 @@ from typing import TypedDict
 import pytest
 
 from choreo.plan import Planning, plan
+from choreo.plan.training_run import training_run
 from choreo.show.plan.data import page_data
 from choreo.show.plan.fields import PlanPage
 from choreo.show.plan.page import page_html
@@ -105,6 +106,12 @@ def test_the_page_shows_the_plans(planning: Planning, browser: Browser) -> None:
 def test_the_page_fits_any_window_with_any_font(planning: Planning, browser: Browser) -> None:
     for one in _open(browser, page_data(planning), "520,900"):
         assert one["wide"] <= one["window"][0]
+
+
+def test_the_page_says_what_a_whole_run_takes(planning: Planning) -> None:
+    run = training_run(2.0, 1 << 17, 16, tokens=1e12, parameters=8e9, price_per_gpu_hour=2.0)
+    days = f"{run.days:,.0f} days, {run.gpu_hours:,.0f} GPU-hours, {run.cost:,.0f} at the price given"
+    assert f"The best plan: 1 T tokens in {days}" in page_data(planning, run)["facts"]
 
 
 def test_the_data_add_up(planning: Planning) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from choreo.cli.options.topology import Placement
-from choreo.cli.output.text.files import write_page
+from choreo.cli.output.text.files import afterwards, write_page
 from choreo.cli.output.text.table import echo_json
 from choreo.cli.recording import keep
 from choreo.errors import UsageError
@@ -65,11 +65,11 @@ def simulate_files(
     given = {name: value for name, value in options.items() if value is not None and name != "packets"}
     placed = {} if where.devices is None else {"placement": where.devices}
     keep(run, name=files[0].name, options=given | placed | ({"gamma": gamma} if gamma else {}))
-    if as_json:
-        echo_json(run.to_dict(details=True) | {"findings": list(found.findings.lines())})
-    else:
-        print_workload(run)
-    _draw(run, pictures)
+    with afterwards(lambda: _draw(run, pictures)):
+        if as_json:
+            echo_json(run.to_dict(details=True) | {"findings": list(found.findings.lines())})
+        else:
+            print_workload(run)
 
 
 def _simulate_plan(
@@ -92,11 +92,11 @@ def _simulate_plan(
         ).run
     given = {name: value for name, value in options.items() if value is not None and name != "packets"}
     keep(run, name=file.name, options=given)
-    if as_json:
-        echo_json(run.to_dict(details=True) | {"findings": []})
-    else:
-        print_workload(run)
-    _draw(run, pictures)
+    with afterwards(lambda: _draw(run, pictures)):
+        if as_json:
+            echo_json(run.to_dict(details=True) | {"findings": []})
+        else:
+            print_workload(run)
 
 
 def _draw(run: WorkloadSimulation, pictures: dict[str, Path | None]) -> None:

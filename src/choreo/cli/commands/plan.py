@@ -11,7 +11,7 @@ from choreo.cli.command import Option, grouped, refuse_beside
 from choreo.cli.options.common import NewFile, json_option, parsed
 from choreo.cli.options.packets import packet_options, packets_of
 from choreo.cli.options.plan import NUMBERS, planned, run_of
-from choreo.cli.output.text.files import write_page
+from choreo.cli.output.text.files import afterwards, write_page
 from choreo.cli.output.text.table import echo_json
 from choreo.cli.progress import waiting
 from choreo.cli.recording import Recorded
@@ -20,6 +20,7 @@ from choreo.units import parse_bandwidth, parse_size
 
 if TYPE_CHECKING:
     from choreo.plan import Planning
+    from choreo.plan.training_run import TrainingRun
     from choreo.simulate import Packets
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
@@ -221,17 +222,17 @@ def command(*, as_json: bool, **options: object) -> None:
     with waiting("searching plans"):
         planning = planned(options)
     run = run_of(planning, options)
-    if options["simulate"]:
-        from choreo.cli.output.plan.simulation import print_simulated
+    with afterwards(lambda: _write(planning, run, options)):
+        if options["simulate"]:
+            from choreo.cli.output.plan.simulation import print_simulated
 
-        print_simulated(planning, packets, as_json)
-    elif options["traffic"]:
-        print_traffic(planning, as_json)
-    elif as_json:
-        echo_json(planning.to_dict() | ({} if run is None else {"run": run.to_dict()}))
-    else:
-        print_planning(planning, run)
-    _write(planning, options)
+            print_simulated(planning, packets, as_json)
+        elif options["traffic"]:
+            print_traffic(planning, as_json)
+        elif as_json:
+            echo_json(planning.to_dict() | ({} if run is None else {"run": run.to_dict()}))
+        else:
+            print_planning(planning, run)
 
 
 def _packets(options: dict[str, object]) -> Packets | None:
@@ -244,12 +245,12 @@ def _packets(options: dict[str, object]) -> Packets | None:
     return packets
 
 
-def _write(planning: Planning, options: dict[str, object]) -> None:
+def _write(planning: Planning, run: TrainingRun | None, options: dict[str, object]) -> None:
     if options["html"] is not None:
         from choreo.show.plan.page import plan_html
 
         file = Path(str(options["html"]))
-        write_page(file, plan_html(planning))
+        write_page(file, plan_html(planning, run))
     if options["trace"] is not None:
         from choreo.show.plan.trace import write_plan_trace
 

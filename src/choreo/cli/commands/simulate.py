@@ -21,7 +21,7 @@ from choreo.cli.options.topology import (
     what_if,
     what_if_options,
 )
-from choreo.cli.output.text.files import write_page
+from choreo.cli.output.text.files import afterwards, write_page
 from choreo.cli.output.text.table import echo_json
 from choreo.cli.recording import Recorded, keep
 from choreo.errors import UsageError
@@ -294,14 +294,18 @@ def _one(asked: Asked, size: int, as_json: bool, trace: Path | None, html: Path 
     schedule = asked.schedule(size)
     simulation = asked.run(schedule, size)
     keep(simulation)
-    if as_json:
-        options = click.get_current_context().params
-        settings = {name: options[name] for name in SETTINGS if options[name]}
-        if options["lossless"] is False:
-            settings["lossless"] = False
-        echo_json(simulation.to_dict(details=True) | {"settings": settings})
-    else:
-        print_simulation(simulation)
+    with afterwards(lambda: _write(simulation, trace, html)):
+        if as_json:
+            options = click.get_current_context().params
+            settings = {name: options[name] for name in SETTINGS if options[name]}
+            if options["lossless"] is False:
+                settings["lossless"] = False
+            echo_json(simulation.to_dict(details=True) | {"settings": settings})
+        else:
+            print_simulation(simulation)
+
+
+def _write(simulation: Simulation, trace: Path | None, html: Path | None) -> None:
     if html is not None:
         from choreo.show import simulation_html
 

@@ -12,7 +12,7 @@ from choreo.cli.command import grouped
 from choreo.cli.commands.plan import FIXING
 from choreo.cli.options.common import NewFile, json_option, ranks_option
 from choreo.cli.options.plan import FIXED, SWITCHES, fixed_of
-from choreo.cli.output.text.files import write_page
+from choreo.cli.output.text.files import afterwards, write_page
 from choreo.cli.output.text.table import echo_json, echo_note
 from choreo.cli.recording import Recorded, keep
 from choreo.errors import UsageError, shown
@@ -117,6 +117,7 @@ def command(*, as_json: bool, model: str, plan_file: Path | None, html: Path | N
     MODEL is a name (see choreo list models) or a config.json of Hugging Face. Tokens are bytes.
     """
     from choreo.cli.output.train import StepTable, print_run
+    from choreo.show import to_html
     from choreo.train import train
 
     plan = _plan(options, plan_file)
@@ -126,14 +127,11 @@ def command(*, as_json: bool, model: str, plan_file: Path | None, html: Path | N
     table = None if as_json else StepTable()
     run = train(model, plan=plan, on_step=None if table is None else table.step, on_note=echo_note, **asked)  # type: ignore[arg-type]
     keep(run, scale=asked.get("scale"))
-    if as_json:
-        echo_json(run.to_dict())
-    else:
-        print_run(run)
-    if html is not None:
-        from choreo.show import to_html
-
-        write_page(html, to_html(run))
+    with afterwards(lambda: None if html is None else write_page(html, to_html(run))):
+        if as_json:
+            echo_json(run.to_dict())
+        else:
+            print_run(run)
     return 1 if run.check is not None and not run.check["same"] else 0
 
 

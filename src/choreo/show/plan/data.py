@@ -16,12 +16,13 @@ from choreo.show.plan.fields import (
     TailData,
     TimelineData,
 )
-from choreo.show.plan.words import kernels, limits, shares
+from choreo.show.plan.words import kernels, limits, run_words, shares
 from choreo.units import format_count
 
 if TYPE_CHECKING:
     from choreo.plan import Planned, Planning, Step
     from choreo.plan.pipeline import PipelinePass
+    from choreo.plan.training_run import TrainingRun
 
 __all__ = ["page_data", "plan_data"]
 
@@ -43,17 +44,18 @@ COLORS = {
 }  # fmt: skip
 
 
-def page_data(planning: Planning) -> PlanPage:
+def page_data(planning: Planning, run: TrainingRun | None = None) -> PlanPage:
     """The data of the page."""
     work = planning.workload
     batch = f"global batch {planning.global_batch}"
     if planning.job is not None:
         batch += f" of {planning.seq:,} tokens"
+    whole = "" if run is None else f". The best plan: {'; '.join(run_words(run))}"
     return PlanPage(
         model=work.name,
         place=f"{planning.gpus:,} × {planning.device.name}",
         facts=f"{format_count(work.parameters)} parameters, {batch}, {planning.precision}, {planning.software.name} on "
-        f"{planning.cluster.name}, network: {planning.cluster.network.name}",
+        f"{planning.cluster.name}, network: {planning.cluster.network.name}{whole}",
         network_model=planning.cluster.network.name,
         unit="tokens" if planning.job is not None else "samples",
         considered=planning.considered,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from choreo.plan import Planning
+from choreo.plan.training_run import TrainingRun
 from choreo.show.plan.data import page_data
 from choreo.show.plan.fields import PlanPage
 from choreo.show.web.page import assemble
@@ -12,9 +13,9 @@ from choreo.show.web.page import assemble
 __all__ = ["page_html", "plan_html"]
 
 
-def plan_html(planning: Planning) -> str:
-    """A page with the best plans: timeline, memory, where the time goes, and what if."""
-    return page_html(page_data(planning))
+def plan_html(planning: Planning, run: TrainingRun | None = None) -> str:
+    """A page with the best plans: timeline, memory, where the time goes, and what if; and what a whole run takes."""
+    return page_html(page_data(planning, run))
 
 
 def page_html(page: PlanPage) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from choreo.units import format_count
+from choreo.units import format_count, format_time
 
 if TYPE_CHECKING:
     from choreo.plan import Planned, Planning, Step
+    from choreo.plan.training_run import TrainingRun
     from choreo.workload import Plan
 
-__all__ = ["kernels", "limits", "plan_words", "shares", "title"]
+__all__ = ["kernels", "limits", "plan_words", "run_words", "shares", "title"]
 
 ZERO = ("", "optimizer state shared (ZeRO-1)", "gradients shared too (ZeRO-2)", "parameters shared too (ZeRO-3)")
 
@@ -33,6 +34,25 @@ def title(planning: Planning, *, varied: str = "", global_batch: str = "") -> st
     settings += [planning.software.name] if varied != "software" else []
     network = "" if varied == "cluster" else f"; network: {planning.cluster.network.name}"
     return f"{model} on {gpus}{device}{where}: {', '.join(settings)}{network}"
+
+
+def run_words(run: TrainingRun) -> list[str]:
+    """What a whole run takes, and what failures do to it where that is known."""
+    cost = "" if run.cost is None else f", {run.cost:,.0f} at the price given"
+    days = f"{run.days:,.{0 if run.days >= 100 else 1}f} days" if run.days >= 2 else _long(run.days * 86400)
+    told = [f"{format_count(run.tokens)} tokens in {days}, {run.gpu_hours:,.0f} GPU-hours{cost}"]
+    if run.failure_s is not None and run.checkpoint_interval_s is not None and run.checkpoint_s is not None:
+        best = f"best with a checkpoint every {_long(run.checkpoint_interval_s)}, of {_long(run.checkpoint_s)} each"
+        told.append(f"goodput {100 * run.goodput:.1f} %: a failure every {_long(run.failure_s)}, {best}")
+    return told
+
+
+def _long(seconds: float) -> str:
+    """Seconds as hours or minutes where they are many."""
+    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return format_time(seconds)
 
 
 def plan_words(plan: Plan) -> str:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from choreo.cli.output.text.table import Column, echo_line, echo_note, echo_table, width
-from choreo.show.plan.words import kernels, limits, plan_words, title
-from choreo.units import format_bytes, format_count, format_time
+from choreo.show.plan.words import kernels, limits, plan_words, run_words, title
+from choreo.units import format_bytes, format_time
 
 if TYPE_CHECKING:
     from choreo.plan import Planning
@@ -68,22 +68,8 @@ def _print_best(planning: Planning) -> None:
 
 
 def _print_run(run: TrainingRun) -> None:
-    cost = "" if run.cost is None else f", {run.cost:,.0f} at the price given"
-    days = f"{run.days:,.{0 if run.days >= 100 else 1}f} days" if run.days >= 2 else _long(run.days * 86400)
-    _line("run", f"{format_count(run.tokens)} tokens in {days}, {run.gpu_hours:,.0f} GPU-hours{cost}")
-    if run.failure_s is None or run.checkpoint_interval_s is None or run.checkpoint_s is None:
-        return
-    failures = f"goodput {100 * run.goodput:.1f} %: a failure every {_long(run.failure_s)}"
-    best = f"best with a checkpoint every {_long(run.checkpoint_interval_s)}, of {_long(run.checkpoint_s)} each"
-    _line("", f"{failures}, {best}")
-
-
-def _long(seconds: float) -> str:
-    """Seconds as hours or minutes where they are many."""
-    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return format_time(seconds)
+    for label, words in zip(("run", ""), run_words(run), strict=False):
+        _line(label, words)
 
 
 def _sure(step: Step) -> str:

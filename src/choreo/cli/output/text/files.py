@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -10,7 +12,18 @@ from choreo.cli.recording import keep_file
 from choreo.errors import UsageError, shown
 from choreo.files import write_text
 
-__all__ = ["check_picture", "write_page", "write_picture"]
+__all__ = ["afterwards", "check_picture", "write_page", "write_picture"]
+
+
+@contextmanager
+def afterwards(write: Callable[[], None]) -> Iterator[None]:
+    """Write files after the answer, even where nobody reads that to its end, as before `| head`."""
+    try:
+        yield
+    except BrokenPipeError:
+        write()
+        raise
+    write()
 
 
 def check_picture(file: Path | None, suffix: str) -> None:

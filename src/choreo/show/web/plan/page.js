@@ -122,11 +122,13 @@ function launch(plan) {
   holder.replaceChildren();
   for (const { name, options, notes } of plan.launch) {
     const block = element("div", {}, holder), head = element("h3", {}, block, name);
-    const copy = element("button", { type: "button" }, head, "copy");
-    const text = options.join(" ");
-    const lines = element("pre", {}, block);
-    options.forEach((option, at) => { if (at) lines.append(" "); element("span", {}, lines, option); });
-    copy.addEventListener("click", () => navigator.clipboard?.writeText(text).then(() => { copy.textContent = "copied"; }));
+    if (options.length) {
+      const copy = element("button", { type: "button" }, head, "copy");
+      const text = options.join(" ");
+      const lines = element("pre", {}, block);
+      options.forEach((option, at) => { if (at) lines.append(" "); element("span", {}, lines, option); });
+      copy.addEventListener("click", () => navigator.clipboard?.writeText(text).then(() => { copy.textContent = "copied"; }));
+    }
     for (const note of notes) element("p", {}, block, note);
   }
   find("options-title").hidden = !plan.launch.length;
