@@ -13,7 +13,10 @@ import pytest
 from choreo.calibrate.calibrate import Calibration
 from choreo.cli import COMMANDS
 from choreo.cli.command import Command
+from choreo.cli.options.simulate import Asked
 from choreo.run.execute.constants import Band, Constants
+from choreo.schedule import Schedule
+from choreo.simulate import Simulation
 from tests.helpers.cli import fine, mistake, record, table
 from tests.helpers.command import run_choreo
 
@@ -324,3 +327,20 @@ def test_a_slow_rail_is_all_links_of_its_switch() -> None:
 def test_what_nccl_tests_printed_is_sent_to_the_store() -> None:
     log = "tests/data/record/all_reduce.txt"
     assert f"choreo record import {log}" in mistake("validate", log)
+
+
+def test_ctrl_c_leaves_the_algorithms_that_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, simulated = Asked.run, []
+
+    def run_three(self: Asked, schedule: Schedule, size: int, which: str = "") -> Simulation:
+        simulated.append(schedule.algorithm)
+        if len(simulated) > 3:
+            raise KeyboardInterrupt
+        return run(self, schedule, size, which)
+
+    monkeypatch.setattr(Asked, "run", run_three)
+    ran = run_choreo(*RUN, "-a", "all")
+    assert ran.code == 130
+    assert all(name in ran.out for name in simulated[:3])
+    assert re.search(r"stopped: 3 of \d+ algorithms were simulated", ran.err)
+    assert "direct" not in simulated  # what takes long comes last

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 import webbrowser
 from collections.abc import Callable
@@ -33,7 +34,8 @@ def explore(
     try:
         server = Server(host, port)
     except OSError as error:
-        raise UsageError(f"{host}:{port} cannot be served: {error.strerror or error}; use another --port") from None
+        other = "--host" if isinstance(error, socket.gaierror) else "--port"
+        raise UsageError(f"{host}:{port} cannot be served: {error.strerror or error}; use another {other}") from None
     with server:
         server.workers.warm()
         if ready is not None:

@@ -12,7 +12,7 @@ from choreo.cli.command import grouped, refuse_beside
 from choreo.cli.options.common import NewFile, gamma_option, json_option, parsed, size_option
 from choreo.cli.options.packets import PACKET_OPTIONS, packet_options, packets_of
 from choreo.cli.options.schedule import ScheduleOptions, schedule_options
-from choreo.cli.options.simulate import Asked, parse_beside, sizes_of
+from choreo.cli.options.simulate import Asked, StoppedError, parse_beside, sizes_of
 from choreo.cli.options.topology import (
     need_topology,
     place,
@@ -22,7 +22,7 @@ from choreo.cli.options.topology import (
     what_if_options,
 )
 from choreo.cli.output.text.files import afterwards, write_page
-from choreo.cli.output.text.table import echo_json
+from choreo.cli.output.text.table import echo_json, echo_note
 from choreo.cli.recording import Recorded, keep
 from choreo.errors import UsageError
 from choreo.units import parse_size_range
@@ -320,7 +320,13 @@ def _write(simulation: Simulation, trace: Path | None, html: Path | None) -> Non
 def _rank_all(asked: Asked, size: int, as_json: bool) -> None:
     from choreo.cli.output.collective.simulation import print_ranking
 
-    simulations = asked.run_all(asked.schedules(), size)
+    try:
+        simulations = asked.run_all(asked.schedules(), size)
+    except StoppedError as stopped:
+        if stopped.done and not as_json:
+            print_ranking(sorted(stopped.done, key=_time_s))
+            echo_note(f"stopped: {len(stopped.done)} of {stopped.asked} algorithms were simulated")
+        raise
     simulations.sort(key=_time_s)
     keep(simulations)
     if as_json:

@@ -28,7 +28,7 @@ REST = (
     (
         "It is priced: which algorithm is cheapest at which size, over 64 ranks?",
         "price all_reduce --ranks 64 --sweep 8:1GiB --alpha 5us --bandwidth 50GB/s --gamma 1e-11",
-        3,
+        5,
     ),
     (
         "It is simulated on a real network, two servers of eight A100s, and compared with the best possible time.",

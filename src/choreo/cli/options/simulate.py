@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from choreo.cli.options.schedule import SYNTHESIZED, ScheduleOptions, checked, left_out, trusted
 from choreo.cli.options.topology import Placement, parse_placement
 from choreo.cli.output.text.table import echo_note
-from choreo.cli.progress import Progress
+from choreo.cli.progress import Progress, waiting
 from choreo.errors import AlgorithmError, DeadlockError, ProofError, RefusedError, ScheduleError, UsageError
 from choreo.units import counted, parse_size
 
@@ -18,10 +18,18 @@ if TYPE_CHECKING:
     from choreo.simulate import Job, Packets, Simulation
     from choreo.topology import Topology
 
-__all__ = ["Asked", "parse_beside", "sizes_of"]
+__all__ = ["Asked", "StoppedError", "parse_beside", "sizes_of"]
 
 # With --algorithm all, a schedule that would take minutes by itself is left out, and a line says so.
 MOST_TRANSFERS = 1 << 25
+
+
+class StoppedError(KeyboardInterrupt):
+    """Ctrl-C between several simulations: those that are `done`, of how many that were `asked` for."""
+
+    def __init__(self, done: list[Simulation], asked: int) -> None:
+        super().__init__()
+        self.done, self.asked = done, asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +69,11 @@ class Asked:
             packets=self.packets,
         )
 
-    def run(self, schedule: Schedule, size: int) -> Simulation:
-        """Run a schedule, and what runs beside it."""
+    def run(self, schedule: Schedule, size: int, which: str = "") -> Simulation:
+        """Run a schedule, and what runs beside it; `which` of several it is, for who waits."""
         from choreo.simulate import Job, simulate_together
 
-        with Progress(f"{schedule.collective} by {schedule.algorithm}") as progress:
+        with Progress(f"{schedule.collective} by {schedule.algorithm}{which}") as progress:
             return simulate_together(
                 [Job(schedule, size, self.where.devices), *self.beside],
                 self.where.topology,
@@ -76,25 +84,33 @@ class Asked:
             )
 
     def run_all(self, schedules: list[Schedule], size: int) -> list[Simulation]:
-        """Run each schedule that can run on this topology."""
+        """Run each schedule that can run on this topology; Ctrl-C leaves those that are done."""
         if len(schedules) == 1 and not self.synthesizes:
             return [self.run(schedules[0], size)]
-        runs = self._run_each(schedules, size)
-        if self.synthesizes:
-            runs.append(self.run(self.synthesized(size), size))
+        runs: list[Simulation] = []
+        try:
+            self._run_each(sorted(schedules, key=_effort), size, runs)
+            if self.synthesizes:
+                with waiting("synthesizing"):
+                    made = self.synthesized(size)
+                runs.append(self.run(made, size))
+        except KeyboardInterrupt:
+            raise StoppedError(runs, len(schedules) + self.synthesizes) from None
+        places = {schedule.label: place for place, schedule in enumerate(schedules)}
+        runs.sort(key=lambda run: places.get(run.jobs[0].schedule.label, len(places)))
         if not runs:
             raise UsageError("none of the algorithms can run on this topology; use another")
         return runs
 
     def those_that_run(self, schedules: list[Schedule]) -> list[Schedule]:
         """The schedules that can run on this topology; the others are named once."""
-        return [run.jobs[0].schedule for run in self._run_each(schedules, 0)]
+        return [run.jobs[0].schedule for run in self._run_each(schedules, 0, [])]
 
-    def _run_each(self, schedules: list[Schedule], size: int) -> list[Simulation]:
-        runs = []
-        for schedule in schedules:
+    def _run_each(self, schedules: list[Schedule], size: int, runs: list[Simulation]) -> list[Simulation]:
+        """Run one after another, and add to `runs`."""
+        for number, schedule in enumerate(schedules, 1):
             try:
-                runs.append(self.run(schedule, size))
+                runs.append(self.run(schedule, size, f", {number} of {len(schedules)}"))
             except (RefusedError, DeadlockError) as error:
                 echo_note(f"left out: {schedule.algorithm}: {error}" if self.packets else f"left out: {error}")
         return runs
@@ -187,8 +203,20 @@ def sizes_of(size: int | None, sweep: tuple[int, int] | None) -> list[int]:
 
 
 def _check_length(schedule: Schedule) -> None:
+    if _length(schedule) > MOST_TRANSFERS:
+        raise RefusedError(f"it has more than {MOST_TRANSFERS} transfers; name it to run it anyway")
+
+
+def _effort(schedule: Schedule) -> float:
+    """What a simulation takes, roughly: every transfer shares links anew with those of its step that end."""
+    return float(_length(schedule)) ** 2 / max(1, schedule.num_steps)
+
+
+def _length(schedule: Schedule) -> int:
+    """The transfers of a schedule, counted until they are too many."""
     transfers = 0
     for block in schedule.blocks():
         transfers += len(block)
         if transfers > MOST_TRANSFERS:
-            raise RefusedError(f"it has more than {MOST_TRANSFERS} transfers; name it to run it anyway")
+            break
+    return transfers

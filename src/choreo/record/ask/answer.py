@@ -32,4 +32,5 @@ def refused(text: str, error: Exception) -> Exception:
     reason = " ".join(str(error).split())
     if "readonly" in reason or "not authorized" in reason or "read-only" in reason:
         return UsageError(f"{short(text)!r} would write, and the store is only read here; write select ...")
-    return UsageError(f"{short(text)!r} cannot be answered: {reason}")
+    names = "; the tables and views are in docs/reference/store.md, and result has most" if "no such" in reason else ""
+    return UsageError(f"{short(text)!r} cannot be answered: {reason}{names}")
