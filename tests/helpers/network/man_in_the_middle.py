@@ -154,7 +154,7 @@ class Relay:
             threading.Thread(target=self._forward, args=(path, way, source, sink), daemon=True).start()
 
     def _forward(self, path: Path, way: str, source: socket.socket, sink: socket.socket) -> None:
-        passed, skipped = b"", 0
+        passed, skipped, is_cut = b"", 0, False
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 20):
                 if way == UP:
@@ -170,9 +170,16 @@ class Relay:
                         self.changed.set()
                 out = plan.change(data, passed) if changes and plan.change is not None else data
                 sink.sendall(out)
-                if changes and plan.change is truncated:
+                is_cut = changes and plan.change is truncated
+                if is_cut:
                     break
                 passed, skipped = (passed + data)[-(4 << 20) :], skipped + len(data)
-        for one in (source, sink):
+        # The other direction may still have something to deliver.
+        ends = (
+            {source: socket.SHUT_RDWR, sink: socket.SHUT_RDWR}
+            if is_cut
+            else {source: socket.SHUT_RD, sink: socket.SHUT_WR}
+        )
+        for one, how in ends.items():
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                one.shutdown(how)

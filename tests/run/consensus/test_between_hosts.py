@@ -118,3 +118,24 @@ def test_a_decision_reaches_one_who_wakes_too_late(tmp_path: Path) -> None:
     assert host.decide("it", b"mine") == b"without you"
     host.ledger.close()
     mine.close()
+
+
+def test_what_was_sent_arrives_though_the_connection_is_closed_at_once() -> None:
+    """The last of it still waits for room in the socket, and something unread has come from the other side."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        mine = socket.create_connection(server.getsockname())
+        theirs, _ = server.accept()
+    mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    channel, far = ControlChannel({1: control_over(mine, higher=False)}), control_over(theirs, higher=True)
+    far.send(Decision("unread", b""))
+    decisions = [Decision(f"topic {number}", bytes(60_000)) for number in range(4)]
+    for one in decisions:
+        channel.send(one)
+    got = []
+    with ThreadPoolExecutor(1) as pool:
+        closing = pool.submit(channel.close)
+        while not far.lost:
+            got += far.receive()
+        closing.result()
+    far.close()
+    assert got == decisions

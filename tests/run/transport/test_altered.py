@@ -48,11 +48,17 @@ def failure_of(call: Callable[..., Any], *arguments: Any) -> tuple[str, list[int
 
 
 def arm(talk: Pipe, plan: Plan) -> None:
-    """All that was sent before has arrived, and nothing after is sent before all ranks are ready."""
-    time.sleep(0.1)
+    """Both ranks have returned from their last call before the plan begins, and both know it before the next call."""
+    talk.send("ready")
+    talk.recv()
     relay.begin(plan)
     talk.send("ready")
     talk.recv()
+
+
+def go_when_armed(job: NetworkJob) -> None:
+    go(job, 0, 1)
+    go(job, 0, 1)
 
 
 def right_sums(comm: Communicator, x: Any, timeout: float) -> None:
@@ -83,7 +89,7 @@ def test_a_sum_that_is_changed_on_the_way(two_hosts: Hosts, pure: str) -> None:
     ways = [(name, way) for name in names for way in (UP, DOWN)]
     with NetworkJob(two_hosts, (0, 1), sums, ways, before=in_the_middle, CHOREO_PURE_PYTHON=pure) as job:
         for _ in 2 * ways:
-            go(job, 0, 1)
+            go_when_armed(job)
         ranks = values(job.ended())
     for number, (name, way) in enumerate(ways):
         for found in ranks:
@@ -148,7 +154,7 @@ def replayed_object(data: bytes, before: bytes) -> bytes:
 def test_an_object_that_is_replaced_on_the_way(two_hosts: Hosts, network: str) -> None:
     with NetworkJob(two_hosts, (0, 1), objects, network, before=in_the_middle) as job:
         for _ in range(3):
-            go(job, 0, 1)
+            go_when_armed(job)
         ranks = values(job.ended())
     for found in ranks:
         for spoilt, after in zip(found[::2], found[1::2], strict=True):
@@ -185,7 +191,7 @@ def test_control_messages_that_are_changed_on_the_way(two_hosts: Hosts) -> None:
     names = ["flipped", "repeated", "swapped", "truncated", "inserted"]
     with NetworkJob(two_hosts, (0, 1), control, names, before=in_the_middle) as job:
         for _ in names:
-            go(job, 0, 1)
+            go_when_armed(job)
         ranks = values(job.ended())
     for number, name in enumerate(names):
         (first, named, text), (other, _, _) = (found[number] for found in ranks)
@@ -258,7 +264,7 @@ def test_messages_that_are_changed_on_the_way(two_hosts: Hosts) -> None:
     names = ["flipped", "dropped", "replayed", "swapped", "truncated"]
     with NetworkJob(two_hosts, (0, 1), mail, names, before=in_the_middle) as job:
         for _ in names:
-            go(job, 0, 1)
+            go_when_armed(job)
             go(job, 0, 1)
         receiver, sender = values(job.ended())
     for name, (kind, named, text), (other, *_) in zip(names, receiver, sender, strict=True):
@@ -297,7 +303,7 @@ def test_a_rendezvous_that_is_changed_on_the_way(two_hosts: Hosts) -> None:
     ]
     with NetworkJob(two_hosts, (0, 1), meet, cases, before=in_the_middle) as job:
         for _ in cases:
-            go(job, 0, 1)
+            go_when_armed(job)
             go(job, 0, 1)
         ranks = values(job.ended())
     for (what, _), both in zip(cases, zip(*ranks, strict=True), strict=True):

@@ -26,6 +26,7 @@ from choreo.run.transport.errors import FrameError
 from choreo.run.transport.frames import FrameKind, SealedFrame
 
 __all__ = [
+    "UNACKNOWLEDGED_S",
     "Accept",
     "Accepted",
     "ControlChannel",
@@ -41,6 +42,9 @@ __all__ = [
 MAX_MESSAGE_BYTES = 64 << 10
 CHUNK_BYTES = 64 << 10
 LONGEST_LOOK_S = 0.02
+UNACKNOWLEDGED_S = 0.25  # a kernel that gets something acknowledges it within 40 ms
+CLOSE_S = 0.5  # how long closing waits for other hosts to acknowledge what was sent
+CLOSE_PAUSE_S = 0.0005
 _GOODBYE = struct.Struct("<IIQ")  # the outcome, the culprit, the call
 _TCP_INFO = struct.Struct("@2xB5xI")  # the start of `struct tcp_info`: tcpi_retransmits, and tcpi_rto in microseconds
 _PROGRESS = struct.Struct("<BQ")  # 0: has the result of the call; 1: has returned from it
@@ -216,10 +220,20 @@ class ControlConnection:
         except OSError:
             self.lost = True
 
+    def finish(self) -> bool:
+        """Write what is queued, and end the stream after it. Returns whether the other host has acknowledged it all."""
+        self.flush()
+        if not self._outgoing:
+            with contextlib.suppress(OSError):
+                self.socket.shutdown(socket.SHUT_WR)
+        return not self.is_cut_off()
+
     def close(self) -> None:
-        """Close the socket."""
-        self.lost = True
-        self.socket.close()
+        """Close the socket. A socket that is closed with unread data resets the connection, so it is read first."""
+        with self._lock:
+            self._read()
+            self.lost = True
+            self.socket.close()
 
     def _read(self) -> None:
         while not self.lost:
@@ -312,7 +326,15 @@ class ControlChannel:
         return any(rank in stopped for stopped in self._stopped.values())
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, once the other hosts have acknowledged what was sent.
+
+        A decision may be the last message. A rank that does not get it would believe that it is left out.
+        """
+        waiting = [one for one in self.connections.values() if not one.lost]
+        waiting = [one for one in waiting if one.unacknowledged_s() < UNACKNOWLEDGED_S]
+        end_s = time.monotonic() + CLOSE_S
+        while (waiting := [one for one in waiting if not one.finish()]) and time.monotonic() < end_s:
+            time.sleep(CLOSE_PAUSE_S)
         for connection in self.connections.values():
             connection.close()
 

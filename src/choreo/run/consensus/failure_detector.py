@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import msgspec
 
 from choreo.run.consensus import status as segments
-from choreo.run.consensus.control_channel import ControlChannel, HostReport, StatusUpdate
+from choreo.run.consensus.control_channel import UNACKNOWLEDGED_S, ControlChannel, HostReport, StatusUpdate
 from choreo.run.consensus.status import CallDirectory, Status
 from choreo.run.execute.failures import INTERRUPTED, LEFT
 from choreo.run.rendezvous.processes import is_stopped
@@ -23,7 +23,6 @@ from choreo.run.transport.peer_info import PeerInfo
 __all__ = ["TEXT_LENGTH", "FailureDetector"]
 
 TEXT_LENGTH = 160  # of a call's text in a status or a decision
-UNACKNOWLEDGED_S = 0.25  # a kernel that gets something acknowledges it within 40 ms
 
 
 class FailureDetector:
