@@ -20,6 +20,7 @@ from choreo.errors import PlanError, TrainingError, UsageError
 from choreo.train import TrainConfig
 from choreo.train.data.text import open_text
 from choreo.train.plan_file import plan_of, read_plan
+from choreo.train.rank import core_wait
 from choreo.train.scale import scaled
 from choreo.workload import Model, Plan, get_model
 from tests.helpers.command import run_choreo
@@ -90,6 +91,44 @@ def test_a_table_says_where_the_time_went(pretended: list[TrainConfig]) -> None:
     assert "tp all_reduce  30.0 ms  30.0 %" in " ".join(ran.out.split("\n")).replace("   ", "  ")
     assert "losses are the same as with one process" in ran.out
     assert [(one.ranks, one.plan.dp, one.plan.tp) for one in pretended] == [(4, 2, 2), (1, 1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "waited_s", "sentence"),
+    [
+        (2, 0.009, ""),
+        (2, 0.04, "ranks waited for a core in 40 % of a step: other programs keep 2 cores busy, which no prediction"),
+        (4, 0.055, ""),  # four ranks have two cores for half of the time each
+        (4, 0.065, "ranks waited for a core in 65 % of a step"),
+    ],
+)
+@pytest.mark.usefixtures("pretended")
+def test_a_run_beside_busy_programs_says_so(
+    ranks: int, waited_s: float, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_ranks = MODULE.run_ranks
+
+    def waiting(config: TrainConfig, report: Callable[[dict[str, Any]], None]) -> None:
+        def with_wait(told: dict[str, Any]) -> None:
+            report({"step": told["step"] | {"core_wait_s": waited_s}} if "step" in told else told)
+
+        run_ranks(config, with_wait)
+
+    monkeypatch.setattr(MODULE, "run_ranks", waiting)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    ran = run_choreo("train", "gpt2-124m", "--scale", "tiny", "-n", str(ranks), "--dp", str(ranks), "--steps", "3")
+    assert ran.code == 0, ran.err
+    assert (sentence or "a step:") in ran.out.replace("\n", " ")
+    assert ("waited for a core" in ran.out) == bool(sentence)
+
+
+def test_waiting_for_a_core_is_what_the_system_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = tmp_path / "schedstat"
+    monkeypatch.setattr(core_wait, "COUNTS", counts)
+    assert core_wait.core_wait_s() == 0.0
+    for text, seconds in (("7000000 250000000 31\n", 0.25), ("7000000\n", 0.0), ("no numbers here\n", 0.0)):
+        counts.write_text(text, encoding="ascii")
+        assert core_wait.core_wait_s() == seconds
 
 
 def test_a_run_is_a_result(pretended: list[TrainConfig]) -> None:
