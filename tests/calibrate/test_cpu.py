@@ -15,15 +15,21 @@ import pytest
 from choreo.calibrate import device
 from choreo.calibrate.device import cpu_rank
 from choreo.calibrate.device.calibrate_cpu import CpuCalibration, calibrate_cpu
-from choreo.calibrate.device.fit_cpu import cpu_errors, fit_shared
+from choreo.calibrate.device.cpu_layer import COLLECTIVES, FEATURES, HEADS, OPERATORS, TOKENS
+from choreo.calibrate.device.fit_cpu import collective_s, cpu_errors, fit_shared
 from choreo.calibrate.device.measure_cpu import PROBES, CpuProbe, CpuRanks, measure_cpu, request
 from choreo.cli.commands.calibrate import measure_processor
 from choreo.errors import CalibrationError, DeviceError
 from choreo.hardware import read_device
 from choreo.hardware.cpu import Cpu
 from choreo.hardware.cpu_file import cpu_from
+from choreo.plan import get_software
+from choreo.plan.layer.work import layer_work
+from choreo.workload import Model, Plan
 from tests.helpers.processor import processor
 from tests.helpers.ranks.forks import forked_function, import_torch
+
+AMONG_OTHERS = 2.0  # how much longer an operator takes among others
 
 
 class Truth:
@@ -39,29 +45,34 @@ class Truth:
         return busy * float(np.exp(self.noise[self.calls])) * self.seconds(one, probe) / one.sharing
 
     def seconds(self, one: Cpu, probe: CpuProbe) -> float:
+        among_others_s = one.launch_s * (1 - 1 / AMONG_OTHERS)  # probes run one kernel again and again
         if probe.kind.startswith("gemm"):
-            return float(one.matmul_time(probe.m, probe.n, probe.k, probe.dtype))
+            return float(one.matmul_time(probe.m, probe.n, probe.k, probe.dtype)) - among_others_s
         if probe.kind.startswith("attn_"):
             causal, shape = probe.kind.endswith("causal"), (probe.m, probe.n, probe.k, probe.k, probe.head_dim)
             forward = float(one.attention_time(*shape, causal, "fp32"))
             back = float(one.attention_time(*shape, causal, "fp32", True)) if "fwdbwd" in probe.kind else 0.0
-            return forward + back
+            return forward + back - among_others_s * (2 if back else 1)
         if probe.bytes_moved:
-            return float(one.memory_time(probe.bytes_moved, probe.kind))
-        return one.launch_s if probe.kind == "operator" else one.collective_s
+            return float(one.memory_time(probe.bytes_moved, probe.kind)) - among_others_s
+        alone_s = one.launch_s / AMONG_OTHERS
+        own_s = one.collective_s + OPERATORS / COLLECTIVES * one.launch_s
+        return {"operator": alone_s, "layer": one.launch_s, "collective": own_s}[probe.kind]
 
 
 def calibrated(noise: float = 0.0) -> CpuCalibration:
     truth = processor()
     times = measure_cpu(Truth(truth, noise), (1, 2, 4), 2, rounds=3)
     shared = [fit_shared(found, ranks) for ranks, found in times.items()]
-    cpu = cpu_from(name="p", host="h", cores=2, memory_bytes=1 << 30, collective_s=2e-5, shared=shared)
+    call_s = collective_s(times[1])
+    cpu = cpu_from(name="p", host="h", cores=2, memory_bytes=1 << 30, collective_s=call_s, shared=shared)
     return CpuCalibration(cpu, times, cpu_errors(cpu, times), 1.5)
 
 
 def test_the_fit_finds_the_processor_again_though_a_round_was_disturbed() -> None:
     found, truth = calibrated(), processor()
     assert found.median_error < 0.02
+    assert (found.operator_s, found.collective_s) == pytest.approx((truth.launch_s, truth.collective_s))
     for ranks in (1, 2, 4):
         one, other = found.cpu.for_ranks(ranks), truth.for_ranks(ranks)
         assert float(one.matmul_time(300, 700, 300, "fp32")) == pytest.approx(
@@ -71,6 +82,14 @@ def test_the_fit_finds_the_processor_again_though_a_round_was_disturbed() -> Non
             assert float(one.memory_time(size, kind)) == pytest.approx(float(other.memory_time(size, kind)), rel=0.1)
         shape = (4, 4, 200, 200, 64, True, "fp32")
         assert float(one.attention_time(*shape)) == pytest.approx(float(other.attention_time(*shape)), rel=0.05)
+
+
+def test_a_small_layer_has_as_many_operators_and_collectives_as_the_planner_counts() -> None:
+    model = Model("small", 4, FEATURES, HEADS, vocab=64, norm="layer", bias=True, learned_positions=TOKENS)
+    style = get_software("choreo-train").style
+    alone, cut = (layer_work("dense", model, Plan(tp=tp, precision="fp32"), TOKENS, style) for tp in (1, 2))
+    assert sum(len(one.kernels) + one.extra_launches for one in alone.passes) == OPERATORS
+    assert sum(len(one.collectives) for one in cut.passes) == COLLECTIVES
 
 
 def test_garbage_is_not_kept(

@@ -114,23 +114,32 @@ def test_gpipe_needs_room_for_one_micro_batch_more() -> None:
     assert gpipe["fragmentation"] == pytest.approx(gpipe["activations"] / 4, rel=0.01)
 
 
-def test_the_host_is_counted_for_every_tensor() -> None:
-    """A tiny model was predicted at half of what it takes: Adam and DDP take as long as an operator for each tensor."""
+def test_the_host_is_counted_for_every_tensor_layer_and_repeated_operator() -> None:
     software, one = get_software("choreo-train"), replace(MODEL, hidden=8)
-    without = replace(software, adam_operators=0, ddp_operators=0, ddp_step_operators=0)
+    host = ("adam", "adam_step", "ddp", "ddp_step", "shard", "checkpoint", "again")
+    without = replace(software, **dict.fromkeys((f"{name}_operators" for name in host), 0))  # type: ignore[arg-type]
 
-    def parts(software: Software, **fields: int) -> Mapping[str, float]:
-        plan = config(**fields).plan
-        return evaluate(one, plan, cluster="this-machine", global_batch=2, seq=64, software=software).parts
+    def parts(software: Software, batch: int, **fields: int | str) -> Mapping[str, float]:
+        plan = config(batch, **fields).plan
+        return evaluate(one, plan, cluster="this-machine", global_batch=batch, seq=64, software=software).parts
 
-    def more(part: str, **fields: int) -> float:
-        return (parts(software, **fields)[part] - parts(without, **fields)[part]) / processor().for_ranks(1).launch_s
+    def more(part: str, batch: int = 2, **fields: int | str) -> float:
+        counted_s, plain_s = (parts(each, batch, **fields)[part] for each in (software, without))
+        return (counted_s - plain_s) / processor().for_ranks(1).launch_s
 
     tensors = 4 * 16 + 2 + 2  # two norms and six products a layer with biases, the last norm, and two embeddings
-    assert more("optimizer") == pytest.approx(0.8 * tensors, rel=0.05)
+    adam = software.adam_step_operators + software.adam_operators * tensors
+    assert more("optimizer") == pytest.approx(adam, rel=0.05)
     assert more("compute") == 0
-    assert more("optimizer", dp=2, zero=1) < 2  # it has one tensor
-    assert more("compute", dp=2) > tensors
+    assert more("optimizer", dp=2, zero=1) == pytest.approx(software.adam_step_operators, abs=2)  # it has one tensor
+    ddp = software.ddp_step_operators + software.ddp_operators * tensors
+    assert more("compute", dp=2) == pytest.approx(ddp, rel=0.05)
+    # Four layers and the rest are gathered and freed in every micro-batch.
+    assert more("compute", dp=2, zero=3) == pytest.approx(5 * software.shard_operators)
+    assert more("compute", batch=8, dp=2, zero=2) == pytest.approx(4 * 5 * software.shard_operators)
+    # Of ten operators forward all but the last product and the sum after it run again, in two micro-batches.
+    again = 2 * 4 * (software.checkpoint_operators + 8 * software.again_operators)
+    assert more("compute", recompute="full") + more("recompute", recompute="full") == pytest.approx(again)
 
 
 def test_a_norm_of_root_mean_square_keeps_one_tensor_more() -> None:

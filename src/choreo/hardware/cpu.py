@@ -8,7 +8,8 @@ bytes fit in:
     attention  t = operator + batch · heads · queries · (visible keys + diagonal) · (f d / (peak · η) + t_exp)
     memory     t = operator + bytes / (bandwidth · share(bytes))
 
-`operator` is what the host spends on one operator beside its arithmetic: there is nobody else to do that meanwhile.
+`operator` is what the host spends on one operator beside its arithmetic, among the other operators of a layer: there is
+nobody else to do that meanwhile.
 f is 4 FLOP a score and head dimension forward and 10 backward, as on an accelerator.
 """
 
@@ -87,7 +88,7 @@ class Cpu(Device):
     cores: int
     shared: tuple[SharedCpu, ...]  # by number of ranks, fewest first
     ranks: int = 1
-    collective_s: float = 0.0  # what a call of torch.distributed costs beside the communicator's own time
+    collective_s: float = 0.0  # what a collective in a layer costs torch, beside the communicator's own time
     # A processor has constants of its own, and no clock or power limit that the planner could know.
     curves: None = field(default=None)  # type: ignore[assignment]
 

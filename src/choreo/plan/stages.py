@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from choreo.plan.job import TrainingJob
 from choreo.plan.layer.table import LayerTable
-from choreo.plan.layer.work import KINDS, WITH_EXPERTS
+from choreo.plan.layer.work import KINDS, LAYERS, WITH_EXPERTS
 from choreo.plan.memory.offload import offloaded_adam_s
 from choreo.plan.network import collective_time
 from choreo.plan.pipeline.split import PipelineStage, stage_list
@@ -192,11 +192,17 @@ def accumulation_s(batch: PlanBatch) -> Floats:
 
 
 def replica_host_s(batch: PlanBatch) -> Floats:
-    """Seconds a step in which torch's DDP takes gradients over, at each stage: a hook a tensor, and its own work."""
-    software = batch.job.software
-    operators = software.ddp_operators * batch.total("tensors") + software.ddp_step_operators
-    with_ddp = (batch.replicas > 1) & (batch.columns["zero"] == 0)
-    return np.asarray(np.where(with_ddp, operators * batch.job.device.launch_s, 0.0))
+    """Seconds a step of the host's work for replicas, at each stage.
+
+    torch's DDP has a hook a tensor, and its own work; fully_shard has hooks before and after every pass of a layer.
+    """
+    software, zero = batch.job.software, batch.columns["zero"]
+    by_ddp = software.ddp_operators * batch.total("tensors") + software.ddp_step_operators
+    # The embedding, the head and what is left are one module more.
+    modules = 1 + sum(batch.count(kind) for kind in LAYERS)
+    by_shards = software.shard_operators * modules * batch.micro_batches
+    operators = np.where(zero == 0, by_ddp, np.where(zero >= 2, by_shards, 0.0))
+    return np.asarray(np.where(batch.replicas > 1, operators * batch.job.device.launch_s, 0.0))
 
 
 def optimizer_s(batch: PlanBatch) -> Floats:
@@ -216,5 +222,5 @@ def optimizer_s(batch: PlanBatch) -> Floats:
         return offloaded_adam_s(owned, adam, batch.job.device) + kept
     moved = owned * (adam + copies + NORM_BYTES * normed) + zeroed * ZERO_BYTES
     tensors = np.where((zero == 1) & (batch.replicas > 1), 1, batch.total("tensors"))  # ZeRO-1 has its share in one
-    host = batch.job.software.adam_operators * tensors * batch.job.device.launch_s
-    return batch.job.device.memory_time(moved, "optimizer") + host
+    operators = batch.job.software.adam_operators * tensors + batch.job.software.adam_step_operators
+    return batch.job.device.memory_time(moved, "optimizer") + operators * batch.job.device.launch_s

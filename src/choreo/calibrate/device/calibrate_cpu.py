@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from choreo.calibrate.device.fit import FitErrors
-from choreo.calibrate.device.fit_cpu import cpu_errors, fit_shared
+from choreo.calibrate.device.fit_cpu import collective_s, cpu_errors, fit_shared
 from choreo.calibrate.device.measure_cpu import PROBES, CpuRanks, measure_cpu
 from choreo.errors import CalibrationError, DeviceError, shown
 from choreo.hardware.cpu import Cpu
@@ -96,12 +96,12 @@ class CpuCalibration(Result):
 
     @property
     def operator_s(self) -> float:
-        """What one rank alone spends on an operator beside its arithmetic."""
+        """What one rank alone spends on an operator of a layer beside its arithmetic."""
         return self.cpu.shared[0].operator_s
 
     @property
     def collective_s(self) -> float:
-        """What a call of torch.distributed costs."""
+        """What a collective of torch.distributed in a layer costs beside its bytes."""
         return self.cpu.collective_s
 
     def summary(self) -> str:
@@ -149,14 +149,13 @@ def calibrate_cpu(*, rounds: int = 3, progress: Callable[[str], None] | None = N
     load_average = os.getloadavg()[0]
     with CpuRanks(max(counts)) as processes:
         times = measure_cpu(processes, counts, cores, rounds=rounds, progress=progress)
-    at = next(number for number, probe in enumerate(PROBES) if probe.kind == "collective")
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     cpu = cpu_from(
         name=f"{_model_name()}, {counted(cores, 'core')}",
         host=socket.gethostname(),
         cores=cores,
         memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
-        collective_s=times[counts[0]][at],
+        collective_s=collective_s(times[counts[0]]),
         shared=tuple(fit_shared(found, ranks) for ranks, found in times.items()),
         sources=(Source("everything", f"measured by choreo calibrate --device cpu, {now}"),),
     )

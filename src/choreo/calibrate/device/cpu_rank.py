@@ -16,6 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from choreo.calibrate.device.cpu_layer import COLLECTIVES, LAYERS, OPERATORS, layer_passes
 from choreo.heap import keep_freed_memory
 
 __all__ = ["main"]
@@ -67,8 +68,8 @@ def _prepared(torch: Any, operands: Operands, request: dict[str, Any]) -> tuple[
         return _product(operands, kind, (m, n, k), dtype)
     if kind.startswith("attn_"):
         return _attention(torch, operands, kind, (m, n, k), int(request["head_dim"]), dtype)
-    if kind == "collective":
-        return _collective(torch)
+    if kind in ("layer", "collective"):
+        return _layers(torch, parallel=kind == "collective")
     if kind == "optimizer":
         return _optimizer(torch, operands, m)
     if kind == "operator":
@@ -153,7 +154,7 @@ def _memory_bound(torch: Any, operands: Operands, kind: str, shape: tuple[int, i
     if kind in chained:
         return _chain(torch, operands, chained[kind], shape, length)
     if kind == "elementwise":
-        return _sum(torch, operands, shape, length)
+        return _sum(operands, shape, length)
     values = [operands.take(*shape, gradient=kind == "cross_entropy") for _ in range(length)]
     if kind == "cross_entropy":
         labels = torch.randint(0, COLUMNS, (shape[0],))
@@ -172,29 +173,27 @@ def _memory_bound(torch: Any, operands: Operands, kind: str, shape: tuple[int, i
     return (lambda: [plain[kind](value) for value in narrow]), length
 
 
-def _sum(torch: Any, operands: Operands, shape: tuple[int, int], length: int) -> tuple[Call, int]:
-    """Residual sums: backward adds up what every sum gives to the tensor that they share."""
-    first, shared = (operands.take(*shape, gradient=True) for _ in range(2))
-    gradient = operands.take(*shape)
+def _sum(operands: Operands, shape: tuple[int, int], length: int) -> tuple[Call, int]:
+    """Residual sums: what was made just now is added to what was made a while ago, forward and backward alike."""
+    first, *earlier = (operands.take(*shape) for _ in range(length + 1))
 
     def call() -> object:
-        made = first
-        for _ in range(length):
-            made = made + shared
-        return torch.autograd.grad(made, [first, shared], gradient)
+        kept = [first]
+        for one in earlier:
+            kept.append(kept[-1] + one)
+        return kept
 
-    return call, 2 * length
+    return call, length
 
 
-def _collective(torch: Any) -> tuple[Call, int]:
-    """A collective of one rank: all that it takes is what torch and the backend spend on a call."""
+def _layers(torch: Any, *, parallel: bool) -> tuple[Call, int]:
+    """Layers by operator, or by collective in a group of one rank: what torch and the backend spend on each."""
     import torch.distributed as dist
 
-    if not dist.is_initialized():
+    if parallel and not dist.is_initialized():
         backend = "choreo" if "choreo" in dist.Backend.backend_list else "gloo"
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
-    values = torch.zeros(2)
-    return (lambda: dist.all_reduce(values)), 1
+    return layer_passes(torch, parallel=parallel), LAYERS * (COLLECTIVES if parallel else OPERATORS)
 
 
 def _optimizer(torch: Any, operands: Operands, elements: int) -> tuple[Call, int]:

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from choreo.calibrate.device.cpu_layer import COLLECTIVES, OPERATORS
 from choreo.calibrate.device.fit import FitErrors
 from choreo.calibrate.device.measure_cpu import PROBES, CpuProbe
 from choreo.hardware.cpu import Cpu, CpuAttention, CpuProducts, MemoryTiers, SharedCpu
 
-__all__ = ["cpu_errors", "fit_shared"]
+__all__ = ["collective_s", "cpu_errors", "fit_shared"]
 
 Floats = npt.NDArray[np.float64]
 LONGEST = 400.0  # no dimension loses more than this
@@ -21,7 +22,8 @@ SOFT = 0.05  # residuals beyond this count less than their square
 def fit_shared(times_s: Sequence[float], ranks: int) -> SharedCpu:
     """The constants of one rank where `ranks` compute at once."""
     measured = list(zip(PROBES, times_s, strict=True))
-    operator_s = next(time_s for probe, time_s in measured if probe.kind == "operator")
+    # Kernels are timed one after the other of a kind, and have the caches to themselves.
+    operator_s = _time_of("operator", times_s)
     products = {}
     for precision in ("fp32", "bf16"):
         own = [(one, s) for one, s in measured if one.kind.startswith("gemm") and one.dtype == precision]
@@ -36,7 +38,7 @@ def fit_shared(times_s: Sequence[float], ranks: int) -> SharedCpu:
     back = [(probe, max(total - alone, 0.1 * total)) for (probe, total), (_, alone) in zip(both, forward, strict=True)]
     return SharedCpu(
         ranks=ranks,
-        operator_s=operator_s,
+        operator_s=_time_of("layer", times_s),
         memory_bandwidth_bytes_per_s=bandwidth,
         products=products,
         attention={
@@ -52,18 +54,31 @@ def fit_shared(times_s: Sequence[float], ranks: int) -> SharedCpu:
     )
 
 
+def collective_s(times_s: Sequence[float]) -> float:
+    """What a collective adds to a layer: the layer's own operators cost what they cost without it."""
+    alone = _time_of("layer", times_s)
+    return max(alone, _time_of("collective", times_s) - OPERATORS / COLLECTIVES * alone)
+
+
+def _time_of(kind: str, times_s: Sequence[float]) -> float:
+    """The time of the only probe of its kind."""
+    return next(time_s for probe, time_s in zip(PROBES, times_s, strict=True) if probe.kind == kind)
+
+
 def cpu_errors(cpu: Cpu, times_s: dict[int, list[float]]) -> FitErrors:
     """How far the curves are from the measured products and attention; memory-bound kernels are as measured."""
     ratios = []
     for ranks, found in times_s.items():
         one = cpu.for_ranks(ranks)
+        among_others_s = one.launch_s - _time_of("operator", found)  # as no probe has it
         for probe, time_s in zip(PROBES, found, strict=True):
             if probe.kind.startswith("gemm"):
-                ratios.append(float(one.matmul_time(probe.m, probe.n, probe.k, probe.dtype)) / time_s - 1)
+                alone_s = float(one.matmul_time(probe.m, probe.n, probe.k, probe.dtype)) - among_others_s
+                ratios.append(alone_s / time_s - 1)
             elif probe.kind.startswith("attn_fwd_"):
                 causal = probe.kind.endswith("causal")
                 shape = (probe.m, probe.n, probe.k, probe.k, probe.head_dim, causal, "fp32")
-                ratios.append(float(one.attention_time(*shape)) / time_s - 1)
+                ratios.append((float(one.attention_time(*shape)) - among_others_s) / time_s - 1)
     size = np.abs(ratios)
     return FitErrors(len(size), float(np.median(size)), float(np.percentile(size, 90)), float(np.median(ratios)))
 

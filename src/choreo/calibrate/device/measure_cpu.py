@@ -71,7 +71,8 @@ BYTES = {
 }
 PROBES = (
     CpuProbe("operator", 8),
-    CpuProbe("collective", 2),
+    CpuProbe("layer", 4),
+    CpuProbe("collective", 4),
     *(CpuProbe("gemm", *shape) for shape in PRODUCTS),
     *(CpuProbe(kind, *shape) for kind, shape in BACKWARD),
     *(CpuProbe("gemm", *shape, "bf16") for shape in HALF),

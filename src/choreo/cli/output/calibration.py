@@ -69,6 +69,6 @@ def print_processor(found: CpuCalibration) -> None:
         for number, size in enumerate(shared[0].memory[kind].at_bytes):
             rates = [one.memory_bandwidth_bytes_per_s * one.memory[kind].share[number] for one in shared]
             rows.append([f"{kind}, {format_bytes(size)}", *(format_bandwidth(rate) for rate in rates)])
-    rows.append(["an operator", *(format_time(one.operator_s) for one in shared)])
+    rows.append(["an operator of a layer", *(format_time(one.operator_s) for one in shared)])
     echo_table([Column("", left=True), *(Column(f"{one.ranks} at once") for one in shared)], rows)
-    click.echo(f"a call of torch.distributed: {format_time(found.collective_s)}")
+    click.echo(f"a collective of a layer, beside its bytes: {format_time(found.collective_s)}")

@@ -196,12 +196,13 @@ def _passes(job: TrainingJob, built: Mapping[str, _Built], steps: Floats) -> dic
             column: list[PassTimes] = []
             for plan, group, work in zip(layers.plans, groups, layers.more, strict=True):
                 at = numbers[work.passes[place]]
-                if (at, group) not in known:
+                key, again = (at, name, *group), name == "recompute"
+                if key not in known:
                     seconds = {curve: times[at] for curve, times in timed.items()}
-                    known[at, group] = pass_times(
-                        less[at], more[at], steps, seconds, plan, job.software, job.cluster, job.device
+                    known[key] = pass_times(
+                        less[at], more[at], steps, seconds, plan, job.software, job.cluster, job.device, again=again
                     )
-                column.append(known[at, group])
+                column.append(known[key])
             found[kind][name] = stack_passes(column, layers.of_plan)
     return found
 

@@ -78,8 +78,13 @@ def pass_times(  # noqa: PLR0917 -- all that the times depend on
     software: Software,
     cluster: Cluster,
     device: Device,
+    *,
+    again: bool = False,
 ) -> PassTimes:
-    """What one pass takes: sizes go from those of `less` at step 0 to those of `more` at step 1."""
+    """What one pass takes: sizes go from those of `less` at step 0 to those of `more` at step 1.
+
+    With `again` it repeats a forward pass, and the host has to see to that.
+    """
     sent: dict[str, Floats] = {}
     tensor, ring, experts = np.zeros(len(steps)), np.zeros(len(steps)), np.zeros(len(steps))
     host = more.launches * software.host_s * (software.backward_host if more.backward else 1.0)
@@ -100,7 +105,9 @@ def pass_times(  # noqa: PLR0917 -- all that the times depend on
             tensor = tensor + hidden * seconds
         if one.how == "ring":
             ring = ring + seconds
-    curves = (kernels[MatmulKind], kernels[AttentionKind], kernels[MemoryKind])
+    operators = software.checkpoint_operators + software.again_operators * more.launches
+    repeat_s = operators * device.launch_s if again and more.launches else 0.0
+    curves = (kernels[MatmulKind], kernels[AttentionKind], kernels[MemoryKind] + repeat_s)
     return PassTimes(*curves, sent, tensor, ring, experts, host * device.host_pace)
 
 

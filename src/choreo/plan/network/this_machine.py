@@ -32,7 +32,7 @@ class ThisMachineModel:
     """Shared memory between `ranks` ranks on this machine's cores."""
 
     constants: Constants
-    call_s: float  # of torch, for each collective
+    call_s: float  # of torch at a rank that has a core to itself, for each collective
     ranks: int = 1
     all_reduce: str = ""  # the algorithm of every all_reduce, if it is not the cheapest
 
@@ -57,7 +57,8 @@ class ThisMachineModel:
         at = _prices(self, kind, ranks)
         times = np.interp(sizes, SIZES, at)
         times = np.where(sizes > SIZES[-1], times * sizes / SIZES[-1], times)
-        return np.asarray(np.where(sizes > 0, self.call_s + times, 0.0))
+        call_s = self.call_s * max(1.0, self.ranks / max(1, self.constants.cores))
+        return np.asarray(np.where(sizes > 0, call_s + times, 0.0))
 
     def link(self, ranks: int, stride: int) -> str:
         """There is one kind."""

@@ -103,8 +103,12 @@ class Software:
     accumulate_bytes: int
     accumulate_moved: float
     adam_operators: float
+    adam_step_operators: float
     ddp_operators: float
     ddp_step_operators: float
+    shard_operators: float
+    checkpoint_operators: float
+    again_operators: float
     further_moved: float
     reduces: str  # ZeRO-2 and 3 reduce gradients with every "micro-batch", or once a "step"
     gradient_norm: bool
