@@ -104,7 +104,7 @@ def test_a_table_says_where_the_time_went(pretended: list[TrainConfig]) -> None:
 )
 @pytest.mark.usefixtures("pretended")
 def test_a_run_beside_busy_programs_says_so(
-    ranks: int, waited_s: float, sentence: str, monkeypatch: pytest.MonkeyPatch
+    ranks: int, waited_s: float, sentence: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     run_ranks = MODULE.run_ranks
 
@@ -116,8 +116,10 @@ def test_a_run_beside_busy_programs_says_so(
 
     monkeypatch.setattr(MODULE, "run_ranks", waiting)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    ran = run_choreo("train", "gpt2-124m", "--scale", "tiny", "-n", str(ranks), "--dp", str(ranks), "--steps", "3")
+    page, job = tmp_path / "run.html", ("-n", str(ranks), "--dp", str(ranks), "--steps", "3")
+    ran = run_choreo("train", "gpt2-124m", "--scale", "tiny", *job, "--html", str(page))
     assert ran.code == 0, ran.err
+    assert sentence in page.read_text(encoding="utf-8")
     assert (sentence or "a step:") in ran.out.replace("\n", " ")
     assert ("waited for a core" in ran.out) == bool(sentence)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
@@ -119,6 +120,16 @@ class TrainingRun(Result):
     def core_wait(self) -> float:
         """The share of a step that ranks waited for a core, in the median step."""
         return median(one.core_wait_s / one.time_s for one in self.steps[1:] or self.steps)
+
+    @property
+    def disturbed(self) -> str:
+        """A sentence if other programs had the cores for more than a tenth of a step; empty if not."""
+        cores = len(os.sched_getaffinity(0))
+        own = max(0.0, 1 - cores / self.ranks)  # ranks that outnumber the cores wait for each other
+        if self.device != "cpu" or self.core_wait < own + 0.1:
+            return ""
+        share = f"ranks waited for a core in {100 * self.core_wait:.0f} % of a step"
+        return f"{share}: other programs keep {counted(cores, 'core')} busy, which no prediction knows of"
 
     def to_dict(self) -> dict[str, Any]:
         """The run, with its plan's fields and all steps."""

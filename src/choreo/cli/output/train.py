@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import click
@@ -83,8 +82,8 @@ def print_run(run: TrainingRun) -> None:
     echo_table((Column("part", left=True), Column("measured"), Column("share"), Column("predicted")), rows)
     predicted = run.predicted_memory_bytes
     beside = "" if predicted is None else f", predicted {_bytes(predicted)}"
-    if (busy := _busy(run)) is not None:
-        echo_line(busy)
+    if run.disturbed:
+        echo_line(run.disturbed)
     echo_line(f"a step: {counted(run.global_batch, 'sequence')} of {counted(run.seq, 'token')}")
     echo_line(f"memory of the fullest rank: {_bytes(run.memory_bytes)}{beside}")
     if run.traffic:
@@ -96,16 +95,6 @@ def print_run(run: TrainingRun) -> None:
         verdict = "the same" if run.check["same"] else "NOT the same"
         worst = f"{run.check['error']:.1e} off at most, at step {run.check['step']}"
         echo_line(f"losses are {verdict} as with one process: {worst}")
-
-
-def _busy(run: TrainingRun) -> str | None:
-    """A sentence if other programs had the cores for more than a tenth of a step."""
-    cores = len(os.sched_getaffinity(0))
-    own = max(0.0, 1 - cores / run.ranks)  # ranks that outnumber the cores wait for each other
-    if run.device != "cpu" or run.core_wait < own + 0.1:
-        return None
-    share = f"ranks waited for a core in {100 * run.core_wait:.0f} % of a step"
-    return f"{share}: other programs keep {counted(cores, 'core')} busy, which no prediction knows of"
 
 
 def print_kinds(runs: list[TrainingRun]) -> None:

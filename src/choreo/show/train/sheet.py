@@ -33,6 +33,8 @@ def training_sheet(run: TrainingRun) -> Sheet:
     if expected is not None:
         memory += f", predicted {format_bytes(expected, binary=False)}"
     facts = [("step", format_time(run.time_s)), ("memory", memory), ("backend", run.backend)]
+    if run.disturbed:
+        facts.append(("disturbed", run.disturbed))
     if run.check is not None:
         same = "the same" if run.check["same"] else "not the same"
         facts.append(("check", f"{same} losses as one process, {run.check['error']:.1e} off at most"))
