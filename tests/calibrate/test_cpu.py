@@ -56,8 +56,9 @@ class Truth:
         if probe.bytes_moved:
             return float(one.memory_time(probe.bytes_moved, probe.kind)) - among_others_s
         alone_s = one.launch_s / AMONG_OTHERS
-        own_s = one.collective_s + OPERATORS / COLLECTIVES * one.launch_s
-        return {"operator": alone_s, "layer": one.launch_s, "collective": own_s}[probe.kind]
+        hollow_s = 2 * OPERATORS / COLLECTIVES * one.launch_s
+        cut_s = hollow_s + one.collective_s
+        return {"operator": alone_s, "whole": one.launch_s, "hollow": hollow_s, "cut": cut_s}[probe.kind]
 
 
 def calibrated(noise: float = 0.0) -> CpuCalibration:
@@ -137,7 +138,7 @@ def test_every_kind_of_kernel_is_timed() -> None:
 def test_processes_time_a_kernel_and_their_end_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     monkeypatch.setenv("CHOREO_CONSTANTS", str(tmp_path / "yet to come.json"))
-    collective = next(probe for probe in PROBES if probe.kind == "collective")
+    collective = next(probe for probe in PROBES if probe.kind == "cut")
     with CpuRanks(1) as ranks:
         assert 0 < ranks.time(PROBES[0], 1, 1e-4) < 10
         assert 0 < ranks.time(collective, 1, 1e-4) < 10

@@ -116,7 +116,7 @@ def test_gpipe_needs_room_for_one_micro_batch_more() -> None:
 
 def test_the_host_is_counted_for_every_tensor_layer_and_repeated_operator() -> None:
     software, one = get_software("choreo-train"), replace(MODEL, hidden=8)
-    host = ("adam", "adam_step", "ddp", "ddp_step", "shard", "checkpoint", "again")
+    host = ("adam", "adam_step", "ddp", "ddp_step", "shard", "collective", "checkpoint", "again")
     without = replace(software, **dict.fromkeys((f"{name}_operators" for name in host), 0))  # type: ignore[arg-type]
 
     def parts(software: Software, batch: int, **fields: int | str) -> Mapping[str, float]:
@@ -137,6 +137,9 @@ def test_the_host_is_counted_for_every_tensor_layer_and_repeated_operator() -> N
     # Four layers and the rest are gathered and freed in every micro-batch.
     assert more("compute", dp=2, zero=3) == pytest.approx(5 * software.shard_operators)
     assert more("compute", batch=8, dp=2, zero=2) == pytest.approx(4 * 5 * software.shard_operators)
+    # Two forward and two backward in each of four layers, and some of the embedding and the head; two micro-batches.
+    around = software.collective_operators * 2 * 4 * 4
+    assert around <= more("compute", tp=2) < 1.5 * around
     # Of ten operators forward all but the last product and the sum after it run again, in two micro-batches.
     again = 2 * 4 * (software.checkpoint_operators + 8 * software.again_operators)
     assert more("compute", recompute="full") + more("recompute", recompute="full") == pytest.approx(again)

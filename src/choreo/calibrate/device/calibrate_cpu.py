@@ -101,7 +101,7 @@ class CpuCalibration(Result):
 
     @property
     def collective_s(self) -> float:
-        """What a collective of torch.distributed in a layer costs beside its bytes."""
+        """What a call of torch.distributed in a layer costs beside its bytes."""
         return self.cpu.collective_s
 
     def summary(self) -> str:

@@ -1,8 +1,8 @@
 """Small transformer layers, whose arithmetic is nothing: what is left is what operators cost amid a layer.
 
 An operator that runs again and again finds its code in the caches and takes half as long as one among others. So the
-host's pace is measured with layers as training has them, forward and backward. With `parallel` they are cut over
-tensor ranks, of which there is one: what that adds is the host's work for collectives, without their bytes.
+host's pace is measured with layers as training has them, forward and backward. They can be "cut" over tensor ranks, of
+which there is one: then they have collectives, without bytes to send. "hollow" layers have all but the calls.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ OPERATORS = 29
 COLLECTIVES = 4  # of one layer that is cut over tensor ranks: two forward, two backward
 
 
-def layer_passes(torch: Any, *, parallel: bool) -> Callable[[], None]:
-    """A call that runs `LAYERS` layers forward and backward."""
-    layers = [_layer(torch, parallel) for _ in range(LAYERS)]
+def layer_passes(torch: Any, how: str) -> Callable[[], None]:
+    """A call that runs `LAYERS` layers forward and backward: "whole", "cut" or "hollow"."""
+    layers = [_layer(torch, how) for _ in range(LAYERS)]
     given = torch.randn(1, TOKENS, FEATURES)
 
     def call() -> None:
@@ -32,12 +32,12 @@ def layer_passes(torch: Any, *, parallel: bool) -> Callable[[], None]:
     return call
 
 
-def _layer(torch: Any, parallel: bool) -> Callable[[Any], Any]:
+def _layer(torch: Any, how: str) -> Callable[[Any], Any]:
     nn, functional = torch.nn, torch.nn.functional
     norms = [nn.LayerNorm(FEATURES) for _ in range(2)]
     query, key, value, out = (nn.Linear(FEATURES, FEATURES) for _ in range(4))
     up, down = nn.Linear(FEATURES, WIDER * FEATURES), nn.Linear(WIDER * FEATURES, FEATURES)
-    copy, reduce = _collectives(torch) if parallel else (_same, _same)
+    copy, reduce = (_same, _same) if how == "whole" else _collectives(torch, how)
 
     def heads(x: Any) -> Any:
         return x.unflatten(-1, (HEADS, -1)).transpose(1, 2)
@@ -57,9 +57,11 @@ def _same(x: Any) -> Any:
     return x
 
 
-def _collectives(torch: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+def _collectives(torch: Any, how: str) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
     """Functions whose backward and whose forward pass is an all_reduce, as tensor parallelism has them."""
-    import torch.distributed as dist
+    from torch.distributed import all_reduce
+
+    call = all_reduce if how == "cut" else _same
 
     class Copy(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
@@ -69,14 +71,14 @@ def _collectives(torch: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]
         @staticmethod
         def backward(ctx: Any, gradient: Any) -> Any:
             gradient = gradient.contiguous()
-            dist.all_reduce(gradient)
+            call(gradient)
             return gradient
 
     class Reduce(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
         def forward(ctx: Any, x: Any) -> Any:
             x = x.contiguous()
-            dist.all_reduce(x)
+            call(x)
             ctx.mark_dirty(x)
             return x
 

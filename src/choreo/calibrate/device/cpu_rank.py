@@ -68,8 +68,8 @@ def _prepared(torch: Any, operands: Operands, request: dict[str, Any]) -> tuple[
         return _product(operands, kind, (m, n, k), dtype)
     if kind.startswith("attn_"):
         return _attention(torch, operands, kind, (m, n, k), int(request["head_dim"]), dtype)
-    if kind in ("layer", "collective"):
-        return _layers(torch, parallel=kind == "collective")
+    if kind in ("whole", "hollow", "cut"):
+        return _layers(torch, kind)
     if kind == "optimizer":
         return _optimizer(torch, operands, m)
     if kind == "operator":
@@ -186,14 +186,14 @@ def _sum(operands: Operands, shape: tuple[int, int], length: int) -> tuple[Call,
     return call, length
 
 
-def _layers(torch: Any, *, parallel: bool) -> tuple[Call, int]:
-    """Layers by operator, or by collective in a group of one rank: what torch and the backend spend on each."""
+def _layers(torch: Any, how: str) -> tuple[Call, int]:
+    """Layers by operator or, where they are cut, by collective in a group of one rank."""
     import torch.distributed as dist
 
-    if parallel and not dist.is_initialized():
+    if how == "cut" and not dist.is_initialized():
         backend = "choreo" if "choreo" in dist.Backend.backend_list else "gloo"
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
-    return layer_passes(torch, parallel=parallel), LAYERS * (COLLECTIVES if parallel else OPERATORS)
+    return layer_passes(torch, how), LAYERS * (OPERATORS if how == "whole" else COLLECTIVES)
 
 
 def _optimizer(torch: Any, operands: Operands, elements: int) -> tuple[Call, int]:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from choreo.calibrate.device.cpu_layer import COLLECTIVES, OPERATORS
 from choreo.calibrate.device.fit import FitErrors
 from choreo.calibrate.device.measure_cpu import PROBES, CpuProbe
 from choreo.hardware.cpu import Cpu, CpuAttention, CpuProducts, MemoryTiers, SharedCpu
@@ -38,7 +37,7 @@ def fit_shared(times_s: Sequence[float], ranks: int) -> SharedCpu:
     back = [(probe, max(total - alone, 0.1 * total)) for (probe, total), (_, alone) in zip(both, forward, strict=True)]
     return SharedCpu(
         ranks=ranks,
-        operator_s=_time_of("layer", times_s),
+        operator_s=_time_of("whole", times_s),
         memory_bandwidth_bytes_per_s=bandwidth,
         products=products,
         attention={
@@ -55,9 +54,8 @@ def fit_shared(times_s: Sequence[float], ranks: int) -> SharedCpu:
 
 
 def collective_s(times_s: Sequence[float]) -> float:
-    """What a collective adds to a layer: the layer's own operators cost what they cost without it."""
-    alone = _time_of("layer", times_s)
-    return max(alone, _time_of("collective", times_s) - OPERATORS / COLLECTIVES * alone)
+    """What a call of a collective costs in a layer that has all else; at least what an operator costs."""
+    return max(_time_of("whole", times_s), _time_of("cut", times_s) - _time_of("hollow", times_s))
 
 
 def _time_of(kind: str, times_s: Sequence[float]) -> float:

@@ -71,8 +71,7 @@ BYTES = {
 }
 PROBES = (
     CpuProbe("operator", 8),
-    CpuProbe("layer", 4),
-    CpuProbe("collective", 4),
+    *(CpuProbe(how, 4) for how in ("whole", "hollow", "cut")),
     *(CpuProbe("gemm", *shape) for shape in PRODUCTS),
     *(CpuProbe(kind, *shape) for kind, shape in BACKWARD),
     *(CpuProbe("gemm", *shape, "bf16") for shape in HALF),

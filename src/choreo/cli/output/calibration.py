@@ -71,4 +71,4 @@ def print_processor(found: CpuCalibration) -> None:
             rows.append([f"{kind}, {format_bytes(size)}", *(format_bandwidth(rate) for rate in rates)])
     rows.append(["an operator of a layer", *(format_time(one.operator_s) for one in shared)])
     echo_table([Column("", left=True), *(Column(f"{one.ranks} at once") for one in shared)], rows)
-    click.echo(f"a collective of a layer, beside its bytes: {format_time(found.collective_s)}")
+    click.echo(f"a collective in a layer, beside its bytes: {format_time(found.collective_s)}")

@@ -105,9 +105,10 @@ def pass_times(  # noqa: PLR0917 -- all that the times depend on
             tensor = tensor + hidden * seconds
         if one.how == "ring":
             ring = ring + seconds
-    operators = software.checkpoint_operators + software.again_operators * more.launches
-    repeat_s = operators * device.launch_s if again and more.launches else 0.0
-    curves = (kernels[MatmulKind], kernels[AttentionKind], kernels[MemoryKind] + repeat_s)
+    operators = software.collective_operators * len(more.collectives)
+    if again and more.launches:
+        operators += software.checkpoint_operators + software.again_operators * more.launches
+    curves = (kernels[MatmulKind], kernels[AttentionKind], kernels[MemoryKind] + operators * device.launch_s)
     return PassTimes(*curves, sent, tensor, ring, experts, host * device.host_pace)
 
 

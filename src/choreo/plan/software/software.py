@@ -107,6 +107,7 @@ class Software:
     ddp_operators: float
     ddp_step_operators: float
     shard_operators: float
+    collective_operators: float
     checkpoint_operators: float
     again_operators: float
     further_moved: float
