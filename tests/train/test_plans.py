@@ -68,6 +68,7 @@ CHEAP: list[tuple[str, Plan]] = [
     ("mixtral", plan(dp=2, ep=2)),
     ("llama", plan(dp=2, tp=2, sequence_parallel=True, micro_batch=2)),
     ("gpt2", plan(dp=2, pp=2, zero=2, schedule="gpipe")),
+    ("gpt2", plan(dp=2, pp=2, micro_batch=2)),  # no forward pass between the backward passes of the first stage
     ("llama", plan(pp=2, tp=2, schedule="zero-bubble")),
     ("resnet", plan(dp=2, micro_batch=4)),
     ("dlrm", plan(dp=2, micro_batch=2)),
@@ -87,6 +88,7 @@ GRID: list[tuple[str, Plan]] = [
     *(("shared", plan(dp=4, ep=count, zero=zero)) for count in (2, 4) for zero in (0, 1, 2, 3)),
     *(("gpt2", plan(dp=2, recompute=how, zero=zero)) for how in ("selective", "full") for zero in (0, 3)),
     *(("llama", plan(pp=2, dp=2, zero=zero)) for zero in (0, 1, 2, 3)),
+    ("llama", plan(pp=2, dp=2, schedule="gpipe")),
     *(("llama", plan(tp=2, dp=2, zero=zero)) for zero in (1, 2, 3)),
     ("gpt2", plan(pp=2, dp=2, schedule="zero-bubble", zero=1)),
     ("gpt2", plan(pp=2, dp=2, schedule="interleaved", interleave=2)),

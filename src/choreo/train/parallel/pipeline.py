@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 from torch.distributed import pipelining
+from torch.nn.parallel import DistributedDataParallel
 
 from choreo.train.parallel.mesh import Mesh
 
@@ -45,6 +46,10 @@ class _Stage(pipelining.PipelineStage):
         with self.timer.passing("B", bwd_chunk_id, self.chunk):
             found = super().backward_one_chunk(bwd_chunk_id, *arguments, **options)
         self.timer.backward_done()
+        if isinstance(self.submod, DistributedDataParallel) and not options.get("last_backward"):
+            # DDP notes the order of the gradients in the first backward pass, and uses it in the next forward pass. A
+            # schedule may have none before its next backward pass, whose gradients would be noted as well.
+            self.submod.reducer._rebuild_buckets()
         return found
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, *arguments: Any, **options: Any) -> Any:
