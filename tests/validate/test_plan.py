@@ -17,6 +17,7 @@ from choreo.validate.plan import fit as fitting
 from choreo.validate.plan.case import Case, best, read_case
 from choreo.validate.plan.fit import FITTED, folds
 from choreo.validate.plan.measured import DATA, MeasuredRow
+from choreo.validate.plan.predicted_row import PredictedRow
 from choreo.validate.plan.row_model import row_model
 from choreo.validate.plan.shortlist import FEW, shortlist
 from choreo.validate.plan.validate import FILES, GroupError, group_errors, predict_case, read_cases, validate
@@ -266,6 +267,21 @@ def test_an_unknown_gpu_skips_the_row_and_no_other(tmp_path: Path) -> None:
 
 
 # Errors
+
+
+def test_rows_that_are_the_same_are_predicted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def counted(case: Case, software: object) -> PredictedRow:
+        asked.append(case.row.index)
+        return predict_case(case)
+
+    monkeypatch.setitem(validate.__globals__, "predict_case", counted)
+    done: list[tuple[int, int]] = []
+    found = validate(write(tmp_path, GOOD, GOOD | {"seq": "1024"}, GOOD), progress=lambda *one: done.append(one))
+    assert asked == [0, 1] and [row.index for row in found.rows] == [0, 1, 2]
+    assert found.rows[0].predicted_step_s == found.rows[2].predicted_step_s != found.rows[1].predicted_step_s
+    assert done == [(1, 3), (2, 3), (3, 3)]
 
 
 def test_errors_are_counted_by_source_software_and_all(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from choreo.run.execute.segment import Segment, open_segment, remove_stale
 from choreo.run.rendezvous.bootstrap import Bootstrap, exchange_made
 from choreo.run.transport.peer_info import PeerInfo
 from choreo.run.transport.records import available_ciphers
+from choreo.run.transport.shortage import why
 from choreo.run.transport.tcp import NetworkConfig, PeerListener, TcpConnections, connection_lost
 
 if TYPE_CHECKING:
@@ -83,9 +84,12 @@ def connect(
         ranks = [msgspec.json.decode(blob, type=_Introduction) for blob in blobs]
         _check_quorums(ranks)
         exchange_made(bootstrap.exchange, lambda: mine.open(ranks), timeout_s)
-        mine.accept()
-        bootstrap.exchange(b"", timeout_s)
-        made = mine.finish(ranks)
+        try:
+            mine.accept()
+            bootstrap.exchange(b"", timeout_s)
+            made = mine.finish(ranks)
+        except OSError as error:
+            raise RendezvousError(f"this rank could not connect: {why(error)}") from None
         names.close()  # without names, nothing can be left behind
         undo.pop_all()
     return made

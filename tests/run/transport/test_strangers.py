@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import choreo
+from choreo.errors import PeerFailure
 from choreo.run.communicator import Communicator
 from choreo.run.transport import strangers
 from choreo.run.transport.limits import MAX_UNAUTHENTICATED
@@ -107,6 +109,32 @@ def test_ranks_of_one_host_meet_while_strangers_flood(two_hosts: Hosts) -> None:
     assert [one.value for one in ended] == [(3 if rank % 2 == 0 else 0, 0) for rank in range(5)]
 
 
+def leaves_and_comes_back(comm: Communicator, _: Pipe) -> list[int]:
+    """Rank 2 leaves; the others shrink, and then grow with it."""
+    if comm.rank == 2:
+        comm.close()
+        comm = choreo.join(timeout=30.0)
+    else:
+        with pytest.raises(PeerFailure):
+            comm.barrier()
+        comm = comm.shrink()
+        comm = comm.grow(1, timeout=30.0)
+    found = comm.all_gather(np.array([comm.rank])).reshape(-1).tolist()
+    comm.barrier()
+    comm.close()
+    return sorted(found)
+
+
+def test_a_job_shrinks_and_grows_while_strangers_flood(two_hosts: Hosts) -> None:
+    with ExitStack() as floods:
+        made = [floods.enter_context(Flood(name, 80)) for name in two_hosts.names]
+        with NetworkJob(two_hosts, [0, 1, 0], leaves_and_comes_back, before=limit_descriptors) as job:
+            ended = job.ended()
+        assert min(one.count for one in made) > 20
+    assert not [one for one in ended if one.error], "\n".join(one.text for one in ended)
+    assert [one.value for one in ended] == [[0, 1, 2]] * 3
+
+
 @pytest.fixture
 def five() -> Iterator[tuple[list[PeerListener], list[PeerInfo]]]:
     peers = [PeerInfo(rank, "here", 100 + rank, "127.0.0.1") for rank in range(5)]
@@ -178,3 +206,16 @@ def test_a_rank_that_was_dropped_among_strangers_dials_again(
     monkeypatch.setattr(Strangers, "add", add)
     connect_all(listeners, peers)
     assert next(drops, None) is None
+
+
+def test_a_full_queue_is_not_death(five: tuple[list[PeerListener], list[PeerInfo]]) -> None:
+    """As where there are more ranks than net.core.somaxconn."""
+    listeners, peers = five
+    with ExitStack() as outsiders:
+        for one in listeners[:3]:
+            one._listener.listen(0)
+            for _ in range(3):
+                outsider = outsiders.enter_context(socket.socket())
+                outsider.setblocking(False)
+                outsider.connect_ex(("127.0.0.1", one.port))
+        connect_all(listeners, peers)

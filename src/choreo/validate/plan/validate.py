@@ -7,6 +7,7 @@ the mean of the errors themselves.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,7 +22,7 @@ from choreo.units import counted
 from choreo.validate.errors import grouped, mean
 from choreo.validate.plan.case import Case, best, read_case
 from choreo.validate.plan.choice import Choice, choices_among
-from choreo.validate.plan.measured import DATA, read_measured
+from choreo.validate.plan.measured import DATA, MeasuredRow, read_measured
 from choreo.validate.plan.predicted_row import PredictedRow
 from choreo.validate.plan.shortlist import shortlist
 from choreo.validate.rows import Skipped
@@ -88,21 +89,36 @@ class Validation(Result):
         return f"{counted(len(self.rows), 'row')} predicted, {len(self.skipped)} skipped"
 
 
-def validate(path: Path | str, *, software: Mapping[str, Software] | None = None) -> Validation:
-    """Predict every row of a file with the columns of training_measured.csv.
+def validate(
+    path: Path | str,
+    *,
+    software: Mapping[str, Software] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Validation:
+    """Predict every row of a file with the columns of training_measured.csv; a row that is there again, once.
 
-    `software` replaces the figures of some programs, by name.
+    `software` replaces the figures of some programs, by name. `progress` is told how many rows are done, of how many.
 
     >>> validate(DATA / "h200_steps.csv").groups[-1].step_rows
     18
     """
     cases, skipped = read_cases(path)
+    found: dict[MeasuredRow, PredictedRow | ChoreoError] = {}
     rows: list[PredictedRow] = []
-    for case in cases:
-        try:
-            rows.append(predict_case(case, software))
-        except ChoreoError as error:
-            skipped.append(Skipped(case.row.index, str(error)))
+    for done, case in enumerate(cases):
+        same = replace(case.row, index=0)
+        if same not in found:
+            try:
+                found[same] = predict_case(case, software)
+            except ChoreoError as error:
+                found[same] = error
+        predicted = found[same]
+        if isinstance(predicted, ChoreoError):
+            skipped.append(Skipped(case.row.index, str(predicted)))
+        else:
+            rows.append(PredictedRow(**vars(predicted) | {"index": case.row.index}))
+        if progress is not None:
+            progress(done + 1, len(cases))
     skipped.sort(key=lambda one: one.row)
     return Validation(tuple(rows), tuple(skipped), tuple(group_errors(rows)), tuple(choices_among(rows)))
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from choreo.cli.output.text.table import Column, echo_json, echo_table
+from choreo.cli.progress import Progress
 from choreo.errors import shown
 from choreo.units import format_time
 from choreo.validate.errors import grouped
@@ -31,7 +32,8 @@ def print_plan_validation(path: Path | None, *, leave_one_out: bool, as_json: bo
     from choreo.validate.plan.validate import FILES, validate
 
     paths = list(FILES) if path is None else [path]
-    found = [validate(one) for one in paths]
+    with Progress("predicting rows") as progress:
+        found = [validate(one, progress=progress) for one in paths]
     if as_json:
         document = _joined(found)
         if leave_one_out:
