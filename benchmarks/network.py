@@ -1,11 +1,12 @@
 """How fast collectives run over TCP between two network namespaces, sealed and plain, against Gloo in the same run.
 
-    python benchmarks/network.py [--ranks 2,4] [--sizes 8,1K,...] [--rounds 5] [--peer-python PYTHON-WITH-TORCH]
+    python benchmarks/network.py [--ranks 2,4] [--sizes 8,1K,...] [--rounds 5] [--peer-python PYTHON-WITH-TORCH] [--cpu]
 
 float32 sums. The namespaces are joined by a veth pair; ranks are dealt out half and half, so with 4 two of a kind share
 a machine. The libraries take turns, round after round; a time is the median of the rounds, a round's that of its
 slowest rank. A ratio is how many times as long Gloo takes: 1 is as fast, more is better. Choreo runs twice: sealed, as
-by default, and with --network plain, as Gloo always is. It needs root, and iproute2.
+by default, and with --network plain, as Gloo always is. With --cpu a time is what all ranks spend on cores, which says
+more on a busy machine. It needs root, and iproute2.
 What was found goes to benchmarks/results/network.json.
 """
 
@@ -50,25 +51,27 @@ def namespaces() -> Iterator[tuple[str, str]]:
         delete_namespaces(names)
 
 
-def ranks_of(library: str, python: str, names: tuple[str, str], ranks: int, port: int) -> NamespaceRanks:
+def ranks_of(library: str, python: str, names: tuple[str, str], ranks: int, port: int, *, cpu: bool) -> NamespaceRanks:
     """The ranks that run one library, half of them on each machine."""
     network = {"CHOREO_NETWORK": "plain" if library == "plain" else "sealed", "GLOO_SOCKET_IFNAME": "eth0"}
     where = [names[2 * rank // ranks] for rank in range(ranks)]
-    return NamespaceRanks(where, [python, __file__, "--worker", library], ADDRESSES[0], port, network)
+    command = [python, __file__, "--worker", library, *(["--cpu"] if cpu else [])]
+    return NamespaceRanks(where, command, ADDRESSES[0], port, network)
 
 
-def work(library: str) -> None:
+def work(library: str, *, cpu: bool) -> None:
     """A rank: time what comes in, one line each."""
+    clock = time.process_time if cpu else time.perf_counter
     call_of = gloo_calls() if library == "gloo" else choreo_calls()
     for line in sys.stdin:
         collective, size_bytes, iterations = json.loads(line)
         call = call_of(collective, size_bytes)
         call()
         call_of("barrier", 0)()
-        began = time.perf_counter()
+        began = clock()
         for _ in range(iterations):
             call()
-        print((time.perf_counter() - began) / iterations, flush=True)
+        print((clock() - began) / iterations, flush=True)
 
 
 def choreo_calls() -> Callable[[str, int], Callable[[], object]]:
@@ -123,13 +126,20 @@ def gloo_calls() -> Callable[[str, int], Callable[[], object]]:
 
 
 def race(  # noqa: PLR0917 - called once
-    names: tuple[str, str], ranks: int, collectives: tuple[str, ...], sizes: tuple[int, ...], rounds: int, peer: str
+    names: tuple[str, str],
+    ranks: int,
+    collectives: tuple[str, ...],
+    sizes: tuple[int, ...],
+    rounds: int,
+    peer: str,
+    *,
+    cpu: bool,
 ) -> list[dict[str, Any]]:
     """All cells for so many ranks, printed as they come."""
     contestants = {
-        "sealed": ranks_of("sealed", sys.executable, names, ranks, 29_800 + ranks),
-        "plain": ranks_of("plain", sys.executable, names, ranks, 29_850 + ranks),
-        "gloo": ranks_of("gloo", peer, names, ranks, 29_900 + ranks),
+        "sealed": ranks_of("sealed", sys.executable, names, ranks, 29_800 + ranks, cpu=cpu),
+        "plain": ranks_of("plain", sys.executable, names, ranks, 29_850 + ranks, cpu=cpu),
+        "gloo": ranks_of("gloo", peer, names, ranks, 29_900 + ranks, cpu=cpu),
     }
     found = []
     try:
@@ -139,7 +149,7 @@ def race(  # noqa: PLR0917 - called once
                 times: dict[str, list[float]] = {name: [] for name in contestants}
                 for _ in range(rounds):
                     for name, one in contestants.items():
-                        times[name].append(max(one.ask(collective, size, iterations)))
+                        times[name].append((sum if cpu else max)(one.ask(collective, size, iterations)))
                 sealed, plain, theirs = (statistics.median(times[name]) for name in ("sealed", "plain", "gloo"))
                 row = {"collective": collective, "ranks": ranks, "size_bytes": size, "time_us": sealed * 1e6}
                 row |= {"plain_us": plain * 1e6, "gloo_us": theirs * 1e6}
@@ -164,19 +174,21 @@ def main() -> None:
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--peer-python", default=sys.executable, help="a Python that has torch")
+    parser.add_argument("--cpu", action="store_true", help="compare the time that all ranks spend on cores")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.worker:
-        work(given.worker)
+        work(given.worker, cpu=given.cpu)
         return
     sizes = tuple(_size(text) for text in given.sizes.split(","))
     rows = []
     with namespaces() as names:
         for ranks in map(int, given.ranks.split(",")):
-            rows += race(names, ranks, tuple(given.collectives.split(",")), sizes, given.rounds, given.peer_python)
+            chosen = tuple(given.collectives.split(","))
+            rows += race(names, ranks, chosen, sizes, given.rounds, given.peer_python, cpu=given.cpu)
     for which, column in (("sealed", "ratio"), ("plain", "plain_ratio")):
-        for name, chosen in (("from 1 MiB up", True), ("below", False)):
-            ratios = [row[column] for row in rows if (row["size_bytes"] >= LARGE) == chosen]
+        for name, large in (("from 1 MiB up", True), ("below", False)):
+            ratios = [row[column] for row in rows if (row["size_bytes"] >= LARGE) == large]
             if ratios:
                 mean = statistics.geometric_mean(ratios)
                 print(f"{which}, times Gloo {name}: {mean:.2f} in the mean, {min(ratios):.2f} at worst")

@@ -130,6 +130,12 @@ def test_an_unknown_device_is_a_sentence_with_the_nearest(text: str) -> None:
     assert any(name in str(caught.value) for name in NAMES)
 
 
+@pytest.mark.parametrize("text", ["A100-00G-SXM", "H100 000GB", "H100 000W"])
+def test_a_device_without_memory_or_power_is_a_sentence(text: str) -> None:
+    with pytest.raises(DeviceError, match="which no device has; change it, or leave it out"):
+        get_device(text)
+
+
 def test_a_misspelt_device_is_told_the_nearest_names() -> None:
     with pytest.raises(DeviceError, match="did you mean"):
         get_device("A1-80G-SXM")

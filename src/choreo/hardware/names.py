@@ -110,6 +110,9 @@ def _honoured(device: Device, wanted: str) -> Device:
     """The device with the capacity and power in the text, where they differ from the entry's."""
     suffixes = []
     capacity, power = CAPACITY.search(wanted), POWER.search(wanted)
+    for given in (capacity, power):
+        if given and float(given[1]) == 0:
+            raise DeviceError(f"{shown(wanted)} has {given[0]}, which no device has; change it, or leave it out")
     if capacity and abs(int(capacity[1]) - _capacity(device)) > 0.1 * _capacity(device):
         scaled = int(device.memory_bytes * int(capacity[1]) / _capacity(device))
         suffixes.append(f"{capacity[1]}G")
