@@ -158,6 +158,16 @@ def test_the_page_of_the_architecture_names_every_folder() -> None:
     assert [folder for folder in folders if f"`{folder}`" not in text] == []
 
 
+def test_what_can_be_trusted_names_tests_that_exist() -> None:
+    named = re.findall(r"`([^`]+)`", (ROOT / "docs" / "explanation" / "trust.md").read_text())
+    files = [name for name in named if re.fullmatch(r"[a-z_/]+\.py", name) and not name.startswith("tools/")]
+    functions = [name for name in named if re.fullmatch(r"test_\w+", name)]
+    assert len(files) > 20 and len(functions) > 10
+    assert [name for name in files if not (ROOT / "tests" / name).is_file()] == []
+    tests = "".join(file.read_text() for file in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name in functions if f"def {name}(" not in tests] == []
+
+
 def test_figures_of_the_worked_cases_are_shown() -> None:
     """Whole lines may be left out, but no figure within one."""
     for page in (ROOT / "docs/explanation/cases").glob("*.md"):
