@@ -134,6 +134,12 @@ def test_a_varied_value_that_cannot_be_run_is_a_row() -> None:
     assert runs[2]["plans"][0]["plan"]["tp"] == 8
 
 
+def test_a_varied_plan_that_does_not_fit_says_so() -> None:
+    fixed = ["--cluster", "hgx-h100", "--gpus", "8", "--global-batch", "8", "--seq", "4096", "--tp", "8", "--pp", "1"]
+    told = " ".join(run_choreo("plan", "llama3-70b", *fixed, "--vary", "cp=1").out.split())
+    assert "does not fit in 84.9 GB" in told
+
+
 @pytest.mark.parametrize(
     ("vary", "title"),
     [

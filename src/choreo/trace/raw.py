@@ -72,4 +72,7 @@ class Findings:
         """Each finding as a sentence."""
         for what, count in self.counts.most_common():
             example = self.examples.get(what)
-            yield f"{count} x {what}" + (f" (such as {example})" if example else "")
+            if count == 1:
+                yield f"one {what}" + (f" ({example})" if example else "")
+            else:
+                yield f"{count} x {what}" + (f" (such as {example})" if example else "")

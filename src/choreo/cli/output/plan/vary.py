@@ -8,6 +8,7 @@ import click
 
 from choreo.cli.options.plan import FIXED, batch_of, fixed_of, job_arguments, planned, share_of
 from choreo.cli.output.text.table import Column, echo_json, echo_line, echo_note, echo_table
+from choreo.cli.progress import waiting
 from choreo.errors import PlanError, UsageError
 from choreo.show.plan.words import title
 from choreo.units import format_bytes, format_time
@@ -21,7 +22,8 @@ __all__ = ["print_varied"]
 def print_varied(options: dict[str, object], as_json: bool) -> None:
     """Print a row for each value of what is varied."""
     name, values = _varied(str(options["vary"]))
-    tried = [(value, _tried(options, name, value)) for value in values]
+    with waiting("searching plans"):
+        tried = [(value, _tried(options, name, value)) for value in values]
     runs = [(value, run) for value, run in tried if not isinstance(run, PlanError)]
     if not runs:
         raise next(run for _, run in tried if isinstance(run, PlanError))
@@ -48,6 +50,7 @@ def print_varied(options: dict[str, object], as_json: bool) -> None:
             rows.append([value, *[""] * (8 if piped else 6), f"cannot be run: {run}"])
             continue
         step = run.best.step
+        room = format_bytes(step.device_bytes, binary=False)
         exposed = sum(seconds for kind, seconds in step.exposed_comm_s.items() if kind != "pp send")
         bubble = [f"{100 * step.bubble_s / step.step_time_s:.1f} %", f"{step.bubble_s / _ideal_s(run):.3f}"]
         rows.append(
@@ -60,7 +63,7 @@ def print_varied(options: dict[str, object], as_json: bool) -> None:
                 format_bytes(step.memory_bytes, binary=False),
                 f"{100 * exposed / step.step_time_s:.1f} %",
                 *(bubble if piped else []),
-                str(run.best.plan),
+                str(run.best.plan) + ("" if step.fits else f"; does not fit in {room}"),
             ]
         )
     columns = [
