@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from choreo.cli import progress
 from tests.helpers.cli import BROKEN, CHOREO, RING, SIZE, fine, is_one_sentence, process
 
 
@@ -156,3 +159,16 @@ def test_a_file_name_that_is_no_text(json_option: list[str], tmp_path: Path) -> 
     assert b"Traceback" not in ran.stderr
     assert ran.returncode in (0, 2)
     assert os.path.exists(name) == (ran.returncode == 0)  # noqa: PTH110 - pathlib has no bytes
+
+
+def test_long_work_says_how_long_it_has_been_going_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(progress, "QUIET_S", 0.001)
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    with progress.waiting("searching"):
+        while not terminal.getvalue():
+            time.sleep(0.001)
+    assert re.fullmatch(r"\rsearching: \d+ s\r +\r", terminal.getvalue())

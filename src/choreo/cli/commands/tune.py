@@ -55,8 +55,8 @@ def _print(found: Tuning) -> None:
     rows = [
         (
             row.collective,
-            format_bytes(row.min_bytes),
-            "any" if row.max_bytes >= 1 << 63 else format_bytes(row.max_bytes),
+            format_bytes(row.min_bytes, binary=False),
+            "any" if row.max_bytes >= 1 << 63 else format_bytes(row.max_bytes, binary=False),
             row.algorithm,
             row.protocol,
             f"{row.gain:.2f}" if row.gain > 1 else "NCCL's own",
