@@ -232,9 +232,12 @@ def parse_rank_range(text: str) -> list[int]:
 
 
 def format_bytes(size_bytes: float, *, binary: bool | None = None) -> str:
-    """A size as people write it, `64 MiB` or `1.50 MB`: binary if told, or if it is a whole number of KiB."""
+    """A size as people write it, `64 MiB` or `1.50 MB`: binary if told, or if it is a whole number of KiB.
+
+    64 MB are such a number too, and stay what they are: three digits say them exactly in decimal units alone.
+    """
     if binary is None:
-        binary = size_bytes % 1024 == 0
+        binary = size_bytes % 1024 == 0 and not (size_bytes % 1_000_000 == 0 and size_bytes % 65_536)
     for unit, scale in _BINARY if binary else _DECIMAL:
         if (size_bytes if binary else _rounded(size_bytes)) >= scale:
             exact = binary and size_bytes % (scale / 16) == 0
