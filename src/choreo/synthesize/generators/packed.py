@@ -113,7 +113,7 @@ def _on(problem: Problem, hops: Hops, division: Division) -> Iterator[Candidate]
             those = tasks[way.in_turn, way.exchange]
             timed.append((*in_time(those, hops, busiest_first=way.busiest_first, together=way.together), those))
         end = min(found[1] for found in timed)
-        distinct = {(way.together, way.exchange, found[1]): way for way, found in zip(ways, timed, strict=True)}
+        distinct = {(way.together, way.in_turn, way.exchange, found[1]): way for way, found in zip(ways, timed, strict=True)}
         if len(those) > MANY_TASKS:
             ways = [way for (*_, ends), way in distinct.items() if ends <= NEAR * end]
         if end > NEAR * best:
