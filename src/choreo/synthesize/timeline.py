@@ -86,11 +86,14 @@ def in_time(
 
 def _rest(alone_s: Floats, before: Ints) -> Floats:
     """The longest way from the start of each task to the end of all that depends on it; `before` is in order."""
-    rest: list[float] = alone_s.tolist()
-    alone: list[float] = alone_s.tolist()
-    for first, second in before[::-1].tolist():
-        rest[first] = max(rest[first], alone[first] + rest[second])
-    return np.array(rest)
+    first, starts = np.unique(before[:, 0], return_index=True)
+    rest = alone_s.copy()
+    while len(first):  # every round is right for ways that are one task longer
+        longer = alone_s[first] + np.maximum.reduceat(rest[before[:, 1]], starts)
+        if np.array_equal(longer, rest[first]):
+            break
+        rest[first] = longer
+    return rest
 
 
 def steps_of(tasks: Tasks, hops: Hops, start_s: Floats, num_chunks: int) -> Steps:

@@ -35,6 +35,8 @@ KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce")
 # With so many hops of pieces a way of putting them in time is no longer tried if it comes to the same as another, or to
 # more than the best by this factor.
 MANY_TASKS, NEAR = 3000, 1.3
+# After two numbers of chunks that gain less than this part of the time, more of them are not tried.
+HARDLY = 0.002
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,7 +96,7 @@ def _on(problem: Problem, hops: Hops, division: Division) -> Iterator[Candidate]
     totals = _totals(problem) if shared else [BLOCK_WEIGHT]
     weight_bytes = size * len(totals) / sum(totals)
     ways = list(_ways(problem, hops))
-    best = np.inf
+    best, idle = np.inf, 0
     one_way = problem.collective in ("broadcast", "reduce")
     hops_a_chunk = (problem.ranks - 1) * (problem.ranks if shared else 1 if one_way else 2)
     for chunks in SHARE_CHUNKS if shared else VECTOR_CHUNKS:
@@ -113,10 +115,14 @@ def _on(problem: Problem, hops: Hops, division: Division) -> Iterator[Candidate]
             those = tasks[way.in_turn, way.exchange]
             timed.append((*in_time(those, hops, busiest_first=way.busiest_first, together=way.together), those))
         end = min(found[1] for found in timed)
-        distinct = {(way.together, way.in_turn, way.exchange, found[1]): way for way, found in zip(ways, timed, strict=True)}
+        distinct = {
+            (way.together, way.in_turn, way.exchange, found[1]): way for way, found in zip(ways, timed, strict=True)
+        }
         if len(those) > MANY_TASKS:
             ways = [way for (*_, ends), way in distinct.items() if ends <= NEAR * end]
-        if end > NEAR * best:
+        fine = chunks * len(totals) > 2 * len(trees)  # with fewer chunks than trees there are as many pieces anyway
+        idle = idle + 1 if fine and end > best * (1 - HARDLY) else 0
+        if end > NEAR * best or (idle > 1 and len(those) > MANY_TASKS):
             break
         if end > best:
             continue
