@@ -65,6 +65,11 @@ def test_a_lone_root_sends_each_part_once_along_short_trees() -> None:
     assert sent == pytest.approx(1, abs=0.1)
 
 
+def test_fine_chunks_between_servers_follow_in_turn() -> None:
+    # With few chunks it makes no difference; with many, those that all start at once are late at the end.
+    assert search("all_gather", "dgx-1:2", "64MiB").efficiency > 0.975
+
+
 def test_a_collective_without_blocks_takes_no_shares() -> None:
     with pytest.raises(choreo.UsageError, match="takes no shares"):
         choreo.synthesize("all_reduce", "ring(3, 50GB/s, 1us)", "1MiB", shares=[1, 2, 3])
