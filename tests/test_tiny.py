@@ -50,7 +50,7 @@ def test_compose_and_turn_round() -> None:
     assert choreo.prove(both).num_transfers == 2 * len(gather.columns())
 
 
-def test_a_broken_schedule_is_told_as_a_story(tmp_path: Path) -> None:
+def test_a_broken_schedule_is_explained(tmp_path: Path) -> None:
     file = tmp_path / "broken.json"
     file.write_text(
         '{"collective": "broadcast", "ranks": 3, "steps": ['

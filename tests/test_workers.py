@@ -53,7 +53,7 @@ def test_leaves_with_an_error(broken):
 """
 
 
-def test_every_test_runs_once_and_is_told(tmp_path: Path) -> None:
+def test_every_test_runs_once_and_is_reported(tmp_path: Path) -> None:
     for name, text in (("conftest", CONFTEST), ("test_a", TESTS), ("test_b", "def test_first(): pass")):
         (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rsfE", "--rootdir", "."]

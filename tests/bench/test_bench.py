@@ -123,7 +123,7 @@ def test_figures() -> None:
         ({"rounds": 0}, "at least one round"),
     ],
 )
-def test_mistakes_are_told_before_anything_starts(wrong: dict[str, object], said: str) -> None:
+def test_mistakes_are_reported_before_anything_starts(wrong: dict[str, object], said: str) -> None:
     with pytest.raises(ChoreoError, match=said):
         BenchOptions(**({"collective": "all_reduce", "ranks": 2, "sizes": (8,)} | wrong))  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="root 2 is not a rank"):
@@ -286,7 +286,7 @@ def quitters(ranks: int, environment: dict[str, str]) -> list[subprocess.Popen[b
     return [processes._process(command, environment, "stderr")]
 
 
-def test_ranks_that_never_come_or_end_early_are_told_and_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_never_come_or_end_early_are_reported_and_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "STOP_S", 0.1)
     started: list[subprocess.Popen[bytes]] = []
 

@@ -189,7 +189,7 @@ def test_ranks_on_some_devices() -> None:
     assert fraction("all_gather", "switch(8) x switch(4, 0.1GB/s)", devices=range(8, 16)) == Fraction(70, 11)
 
 
-def test_order_matters_only_where_ranks_are_told_apart() -> None:
+def test_order_matters_only_where_ranks_are_distinguished() -> None:
     topology = get_topology("mesh(2x4)")
     order = [3, 1, 4, 0, 6, 7, 5, 2]
     for collective in ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "barrier"):

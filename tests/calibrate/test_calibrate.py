@@ -140,7 +140,7 @@ def band_with(ranks: int, alpha_s: float) -> bytes:
         (band_with(ranks=0, alpha_s=1), r"bands\[0\] is of 0 ranks"),
     ],
 )
-def test_a_damaged_file_is_told(document: bytes, said: str) -> None:
+def test_a_damaged_file_is_reported(document: bytes, said: str) -> None:
     constants_path().parent.mkdir()
     constants_path().write_bytes(document)
     with pytest.raises(UsageError, match=said):

@@ -147,7 +147,7 @@ def test_processes_time_a_kernel_and_their_end_is_noticed(monkeypatch: pytest.Mo
             ranks.time(PROBES[0], 1, 1e-4)
 
 
-def test_a_process_that_cannot_start_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_cannot_start_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(DeviceError, match="ended with status 1"):
         CpuRanks(1)

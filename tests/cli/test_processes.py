@@ -123,7 +123,7 @@ def test_the_first_line_is_enough() -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
 @pytest.mark.parametrize("arguments", [["list"], ["list", "--json"], ["show", *RING]], ids=" ".join)
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_full_disk_is_told(arguments: list[str], unbuffered: str) -> None:
+def test_a_full_disk_is_reported(arguments: list[str], unbuffered: str) -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     try:
         ran = process(*arguments, stdout=full, PYTHONUNBUFFERED=unbuffered)

@@ -253,7 +253,7 @@ def test_predicted_against_measured() -> None:
         (("--validate", "no.csv"), "no.csv cannot be read"),
     ],
 )
-def test_mistakes_are_told_in_one_sentence(words: tuple[str, ...], told: str) -> None:
+def test_mistakes_are_reported_in_one_sentence(words: tuple[str, ...], told: str) -> None:
     assert told in refusal(*words)
 
 
@@ -264,7 +264,7 @@ def test_nothing_to_do_takes_no_time() -> None:
     assert empty["algbw_GBps"] == 0
 
 
-def test_a_missing_compiled_simulator_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_missing_compiled_simulator_is_reported_in_one_line(tmp_path: Path) -> None:
     """As after an installation without a compiler: the module is not there."""
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['choreo.simulate.flows._core'] = None\n")
     command = [sys.executable, "-m", "choreo", "simulate", "all_reduce", "-t", "ring(4, 1GB/s, 1us)", "--size", "1K"]

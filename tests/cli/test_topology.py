@@ -134,7 +134,7 @@ def test_show_in_words() -> None:
     assert "dimension" not in one
 
 
-def test_the_machines_of_a_text_are_told() -> None:
+def test_the_machines_of_a_text_are_reported() -> None:
     shown = record(fine("topology", "show", "dgx-a100 x ring(4, 10GB/s)", "--json"))
     assert shown["devices"] == 32
     assert str(shown["description"]).startswith("NVIDIA DGX A100")
@@ -170,7 +170,7 @@ def test_show_what_nccl_found() -> None:
     assert "devices, " in fine("topology", "show", str(NCCL)).out
 
 
-def test_many_different_links_are_told_together(tmp_path: Path) -> None:
+def test_many_different_links_are_reported_together(tmp_path: Path) -> None:
     pairs = list(itertools.combinations("abcd", 2))
     links: list[dict[str, object]] = [{"from": a, "to": b, "bandwidth": at + 1} for at, (a, b) in enumerate(pairs)]
     links += [{"from": "a", "to": "b", "bandwidth": "9GB/s", "latency": "1us"}]

@@ -80,7 +80,7 @@ def test_packets_are_followed_as_asked(text: str, packets: Packets, options: str
         (Fields(collective="all_to_all", algorithm="direct", ranks=6, size="4MiB", packets="16KiB"), "deadlock"),
     ],
 )
-def test_packets_that_cannot_be_followed_are_told_at_their_field(fields: Fields, says: str) -> None:
+def test_packets_that_cannot_be_followed_are_reported_at_their_field(fields: Fields, says: str) -> None:
     with pytest.raises(FieldError, match=says) as error:
         moment(fields)
     assert error.value.field == "packets"

@@ -29,7 +29,7 @@ def megatron(model: str, plan: Plan, **more: str) -> dict[str, str]:
     return {option.split(" ")[0]: " ".join(shlex.split(option)[1:]) for option in found.options}
 
 
-def test_a_llama_is_told_whole() -> None:
+def test_a_llama_has_all_its_options() -> None:
     options = megatron("llama3-70b", Plan(dp=2, tp=8, pp=4, zero=1, sequence_parallel=True))
     wanted = {
         "--rotary-base": "500000", "--rope-scaling-factor": "8", "--norm-epsilon": "1e-05", "--swiglu": "",
@@ -57,7 +57,7 @@ def test_a_llama_is_told_whole() -> None:
         ("gpt3-1.3b", "--position-embedding-type", "learned_absolute"),
     ],
 )
-def test_what_makes_a_model_itself_is_told(model: str, name: str, value: str) -> None:
+def test_what_makes_a_model_itself_is_reported(model: str, name: str, value: str) -> None:
     assert megatron(model, Plan(dp=8, zero=1), **{})[name] == value
 
 
@@ -88,7 +88,7 @@ def test_what_makes_a_model_itself_is_told(model: str, name: str, value: str) ->
         ),
     ],
 )
-def test_stages_are_told(model: str, plan: Plan, expected: dict[str, str]) -> None:
+def test_stages_are_reported(model: str, plan: Plan, expected: dict[str, str]) -> None:
     options = megatron(model, plan)
     names = ("virtual-pipeline", "-in-pipeline-split", "decoder-", "layout")
     assert {name: value for name, value in options.items() if any(part in name for part in names)} == expected
@@ -106,13 +106,13 @@ def test_stages_are_told(model: str, plan: Plan, expected: dict[str, str]) -> No
         ("gpt-oss-20b", Plan(tp=2, sequence_parallel=True), "biases of experts"),
     ],
 )
-def test_megatron_is_not_told_something_near(model: str, plan: Plan, reason: str) -> None:
+def test_megatron_gets_no_options_of_a_similar_plan(model: str, plan: Plan, reason: str) -> None:
     found = told(model, plan)["Megatron-LM"]
     assert not found.options
     assert reason in "; ".join(found.lacks)
 
 
-def test_megatron_is_not_told_where_norms_are_elsewhere() -> None:
+def test_megatron_gets_no_options_where_norms_are_elsewhere() -> None:
     model = replace(get_model("llama3-8b"), norm_after=True, qk_norm=True, qk_norm_whole=True)
     assert told(model, Plan())["Megatron-LM"].lacks == (
         "norms after attention and MLP",
@@ -120,7 +120,7 @@ def test_megatron_is_not_told_where_norms_are_elsewhere() -> None:
     )
 
 
-def test_megatron_is_told_how_tokens_are_dispatched() -> None:
+def test_megatron_gets_options_for_how_tokens_are_dispatched() -> None:
     plan = Plan(dp=16, pp=2, ep=16, zero=1, interleave=2, schedule="interleaved")
     found = megatron("qwen3-30b-a3b", plan, software="megatron-core+deepep+ep-overlap")
     assert found["--moe-token-dispatcher-type"] == "flex"
@@ -136,7 +136,7 @@ def test_megatron_is_told_how_tokens_are_dispatched() -> None:
     assert "in fp8" in lacks[0]
 
 
-def test_both_are_told_of_hybrid_sharding() -> None:
+def test_both_get_options_for_hybrid_sharding() -> None:
     plan = Plan(dp=32, zero=3, shard_size=8)
     found = told("llama3-8b", plan, software="torchtitan")["torchtitan"]
     assert "--parallelism.data_parallel_replicate_degree 4" in found.options
@@ -179,7 +179,7 @@ def test_torchtitan_spreads_experts_over_tensor_parallel_ranks() -> None:
     assert lacks == ("layers that predict further tokens, which its configuration leaves out",)
 
 
-def test_what_is_at_the_host_is_told() -> None:
+def test_what_is_at_the_host_is_reported() -> None:
     plan = Plan(dp=8, zero=1)
     found = megatron("llama3-8b", plan, software="megatron-core+optimizer-offload+activation-offload=0.5")
     assert {"--optimizer-cpu-offload", "--use-precision-aware-optimizer"} <= set(found)

@@ -289,7 +289,7 @@ def test_tensor_parallelism_across_nodes_hides_nothing() -> None:
     assert ratio("dgx-a100") > max(1.1, ratio("gb200-nvl72"))
 
 
-def test_where_nothing_fits_the_nearest_is_told() -> None:
+def test_where_nothing_fits_the_nearest_is_reported() -> None:
     found = plan("llama3-405b", cluster="hgx-h100", gpus=8, global_batch=8, seq=8192)
     assert not found.best.step.fits
     memory = [one.step.memory_bytes for one in found.plans]
@@ -348,7 +348,7 @@ def test_the_open_search_is_never_worse_than_a_pinned_one(case: Case, pytestconf
             assert best.step_time_s <= (1 + ALIKE) * step.step_time_s, (fixed, one)
 
 
-def test_a_plan_that_the_program_does_not_have_is_told() -> None:
+def test_a_plan_that_the_program_does_not_have_is_reported() -> None:
     job = job_of(PINNED[0])
     assert not detailed(job, Plan(dp=2, tp=2, pp=2, zero=1, sequence_parallel=True)).warnings
     (told,) = detailed(job, Plan(dp=4, pp=2, zero=1, schedule="zero-bubble")).warnings

@@ -157,7 +157,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("fixed", "sentence"), WRONG, ids=[str(fixed) for fixed, _ in WRONG])
-def test_what_does_not_fit_together_is_told(fixed: dict[str, int | bool | str], sentence: str) -> None:
+def test_what_does_not_fit_together_is_reported(fixed: dict[str, int | bool | str], sentence: str) -> None:
     with pytest.raises(PlanError) as told:
         enumerate_plans(SMALL, 8, 16, 128, fixed=fixed)
     assert sentence in str(told.value)

@@ -101,7 +101,7 @@ def test_stories(schedule: Schedule, where: tuple[str, int, int, int], story: st
     assert story in error.story == str(error)
 
 
-def test_the_first_thing_that_goes_wrong_is_told() -> None:
+def test_the_first_thing_that_goes_wrong_is_reported() -> None:
     """Two chunks go wrong; the story is about the earlier step."""
     rows = build("all_reduce", "ring", 6).columns()
     late, early = len(rows) - 3, 7

@@ -146,7 +146,7 @@ def test_a_load_that_is_cut_short_leaves_the_last_one(store: Path, monkeypatch: 
     assert list((store / COLUMNS).glob("*.new")) == []
 
 
-def test_damaged_columns_are_a_sentence_and_made_anew(store: Path) -> None:
+def test_damaged_columns_are_a_sentence_and_rebuilt(store: Path) -> None:
     pytest.importorskip("duckdb")
     load(store)
     (part,) = loaded_files(store)["measurement"]

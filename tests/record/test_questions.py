@@ -89,7 +89,7 @@ def test_worst(store: Path, oltp: bool) -> None:
 
 
 @BOTH
-def test_slower_is_told_by_ranks(store: Path, oltp: bool) -> None:
+def test_slower_is_reported_by_ranks(store: Path, oltp: bool) -> None:
     rows = answered(store, "slower", oltp, commit=OLD[:7])
     assert [(row["algorithm"], row["commit"]) for row in rows] == [("swing", NEW)] * 3
     assert all(row["ratio"] == pytest.approx(1.5, rel=0.05) for row in rows)

@@ -97,7 +97,7 @@ def mistaken(comm: Communicator, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, _, _ in MISTAKES])
-def test_mistakes_are_told_before_anything_is_sent(jobs: Callable[[int], Job], name: str) -> None:
+def test_mistakes_are_reported_before_anything_is_sent(jobs: Callable[[int], Job], name: str) -> None:
     jobs(2).run(mistaken, name)
 
 

@@ -84,13 +84,13 @@ def check_told(ended: list[Ended]) -> None:
                 assert rank == 1 or (ours.startswith("rank 1 (pid ") and ours.endswith("ulimit -n")), ours
 
 
-def test_few_descriptors_are_told_to_every_rank() -> None:
+def test_few_descriptors_are_reported_to_every_rank() -> None:
     with Job(2, tries_groups, range(12)) as job:
         check_told(job.ended())
 
 
 @pytest.mark.skipif(bool(why_no_hosts()), reason=why_no_hosts() or "they can")
-def test_few_descriptors_between_hosts_are_told_to_every_rank() -> None:
+def test_few_descriptors_between_hosts_are_reported_to_every_rank() -> None:
     """The others do not wait for a rank that cannot accept them."""
     with hosts(2) as made, NetworkJob(made, [0, 0, 1], tries_groups, (0, 4, 6, 9, 12, 15, 30)) as job:
         check_told(job.ended())
@@ -108,7 +108,7 @@ def shrinks_with_few(comm: Communicator, _: Pipe) -> str:
     return str(caught.value)
 
 
-def test_why_no_communicator_could_be_built_is_told() -> None:
+def test_why_no_communicator_could_be_built_is_reported() -> None:
     with Job(3, shrinks_with_few) as job:
         ended = job.ended(0, 1)
     assert not [one for one in ended if one.error], ended
@@ -131,7 +131,7 @@ def tries_full_memory(comm: Communicator, _: Pipe) -> str:
     return str(caught.value)
 
 
-def test_full_shared_memory_is_told_to_every_rank() -> None:
+def test_full_shared_memory_is_reported_to_every_rank() -> None:
     with Job(3, tries_full_memory) as job:
         ended = job.ended()
     assert not [one for one in ended if one.error], ended

@@ -252,14 +252,14 @@ STORIES = {
 
 
 @pytest.mark.parametrize("kind", STORIES)
-def test_a_wrong_program_is_told_with_thread_block_and_step(kind: str) -> None:
+def test_a_wrong_program_is_reported_with_thread_block_and_step(kind: str) -> None:
     content, story = STORIES[kind]
     with pytest.raises(ProofError, match=story) as told:
         read_msccl(content)
     assert told.value.kind == kind
 
 
-def test_a_wait_that_no_flag_ends_is_told() -> None:
+def test_a_wait_that_no_flag_ends_is_reported() -> None:
     content = PAIRS.replace(b'hasdep="1"', b'hasdep="0"')
     with pytest.raises(ProofError, match=r"waits for step 0 of thread block \d, but no step from there on says"):
         read_msccl(content)

@@ -163,7 +163,7 @@ STORIES: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
 
 
 @pytest.mark.parametrize("kind", STORIES)
-def test_a_wrong_plan_is_told_with_thread_block_and_step(kind: str) -> None:
+def test_a_wrong_plan_is_reported_with_thread_block_and_step(kind: str) -> None:
     plan, story = STORIES[kind]
     with pytest.raises(ProofError, match=story):
         _read(plan())

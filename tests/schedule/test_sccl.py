@@ -81,7 +81,7 @@ def test_a_broken_file_is_refused_by_name(collective: str, steps: list[list[list
         _read(_algorithm(collective, 3, steps))
 
 
-def test_text_that_is_not_unicode_is_told() -> None:
+def test_text_that_is_not_unicode_is_reported() -> None:
     with pytest.raises(FormatError, match=r"the algorithm is not JSON: .*invalid start byte"):
         read_sccl(json.dumps(_algorithm("Allgather(n=3)", 3, RING)).encode().replace(b"mine", b"m\xff"))
 

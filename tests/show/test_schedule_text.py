@@ -81,7 +81,7 @@ def test_a_huge_schedule_that_is_none_is_refused() -> None:
         to_text(schedule)
 
 
-def test_steps_that_differ_are_told_apart_in_a_summary() -> None:
+def test_steps_that_differ_are_distinguished_in_a_summary() -> None:
     lines = to_text(build("broadcast", "mst", 64), width=100).splitlines()
     assert [line.split("  ")[0] for line in lines[4:]] == [f"step {step}" for step in range(6)]
 

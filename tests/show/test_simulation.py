@@ -143,7 +143,7 @@ def test_the_critical_path_is_one_line_and_its_parts_are_all_of_the_time(name: s
         assert path["legs"][-1]["way"][-1][0] == pytest.approx(run.time_s * 1e6)
 
 
-def test_busiest_links_are_told_together_where_they_do_the_same() -> None:
+def test_busiest_links_are_reported_together_where_they_do_the_same() -> None:
     def told(run: Simulation) -> list[tuple[str, int, int]]:
         return [(link["name"], link["alike"], len(link["wires"])) for link in simulation_data(run)["busiest"]]
 

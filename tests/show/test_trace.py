@@ -150,7 +150,7 @@ def test_arrows_lead_along_the_critical_path(name: str) -> None:
         assert sorted(found[number]) == sorted(pair)
 
 
-def test_waits_are_told() -> None:
+def test_waits_are_reported() -> None:
     run = simulate(build("all_reduce", "ring", 4), "ring(4, 1GB/s, 1us)", 4000)
     told = [event["args"]["waited_for"] for event in _events(trace_events(run), "X") if event["cat"] == "send"]  # type: ignore[index]
     assert Counter(text.split(":")[0] for text in told) == {"nothing": 4, "its data": 20}

@@ -240,7 +240,7 @@ def test_parallel_links_to_a_switch_share_the_load() -> None:
     assert simulate(build("all_reduce", "in_network", 2), network, 2e9).time_s == pytest.approx(2.0 + 2e-6)
 
 
-def test_a_switch_that_cannot_be_reached_is_told() -> None:
+def test_a_switch_that_cannot_be_reached_is_reported() -> None:
     network = get_topology(SWITCH).with_slow_link(3, 8, 0.0)
     with pytest.raises(UsageError, match="there is no way from device 3 to switch0 of"):
         network.routes(np.array([3]), np.array([8]))

@@ -59,7 +59,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
 
 
 @pytest.mark.parametrize(("mistake", "sentence"), MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_is_told_in_a_sentence(mistake: Callable[[], object], sentence: str) -> None:
+def test_a_mistake_is_reported_in_a_sentence(mistake: Callable[[], object], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence) as caught:
         mistake()
     assert "\n" not in str(caught.value)
@@ -67,7 +67,7 @@ def test_a_mistake_is_told_in_a_sentence(mistake: Callable[[], object], sentence
 
 
 @needs_compiler
-def test_a_run_beyond_memory_is_told_in_a_sentence() -> None:
+def test_a_run_beyond_memory_is_reported_in_a_sentence() -> None:
     schedule = build("all_reduce", "ring", 1 << 20)
     with pytest.raises(UsageError, match=r"^all_reduce .* 1048576 ranks .*; use fewer ranks or chunks$"):
         simulate(schedule, "ring(1048576)", 1, compiled=True)

@@ -263,7 +263,7 @@ def test_few_places_or_many_give_the_same(algorithm: str, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("core", CORES)
-def test_progress_is_told_and_may_stop_the_run(core: str) -> None:
+def test_progress_is_reported_and_may_stop_the_run(core: str) -> None:
     ranks = 16 if core == "twin" else 72  # so many messages, each ending at a time of its own, that it is told
     pairs = build("all_to_all", "direct", ranks)
     uneven = replace(pairs, weights=np.random.default_rng(1).integers(1, 100_000, pairs.num_chunks))
@@ -282,7 +282,7 @@ def test_progress_is_told_and_may_stop_the_run(core: str) -> None:
 
 
 @pytest.mark.parametrize("core", CORES)
-def test_progress_is_told_within_long_moments(core: str) -> None:
+def test_progress_is_reported_within_long_moments(core: str) -> None:
     ranks = 72 if core == "twin" else 280  # all messages start at one moment, and end at another
     said: list[tuple[int, int]] = []
     job = Job(build("all_to_all", "direct", ranks), 1e6, start_s=1e-6)

@@ -286,7 +286,7 @@ def test_large_runs_that_meet_nobody_are_their_price(
         assert found.time_s == close(price(schedule, 1 << 26, link, ports=ports).total_s)
 
 
-def test_a_missing_compiled_simulator_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_compiled_simulator_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "import_compiled", lambda name: None)
     monkeypatch.setattr("choreo.compiled._warned", set())
     monkeypatch.delenv("CHOREO_PURE_PYTHON", raising=False)

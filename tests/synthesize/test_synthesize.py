@@ -114,7 +114,7 @@ def test_ranks_may_be_devices() -> None:
         ({"root": 3}, "has no root"),
     ],
 )
-def test_mistakes_are_told(options: dict[str, object], says: str) -> None:
+def test_mistakes_are_reported(options: dict[str, object], says: str) -> None:
     with pytest.raises(choreo.UsageError, match=says):
         choreo.synthesize("all_gather", "torus(4x4, 50GB/s, 1us)", "1MiB", **options)  # type: ignore[arg-type]
 

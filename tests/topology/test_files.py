@@ -224,7 +224,7 @@ WRONG: list[tuple[dict[str, object], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "said"), WRONG)
-def test_a_damaged_file_is_told_in_one_sentence_with_its_name(
+def test_a_damaged_file_is_reported_in_one_sentence_with_its_name(
     tmp_path: Path, changes: dict[str, object], said: str
 ) -> None:
     path = written(tmp_path, **changes)

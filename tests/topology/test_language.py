@@ -215,7 +215,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("text", "said"), MISTAKES)
-def test_mistakes_are_told_in_one_sentence(text: str, said: str) -> None:
+def test_mistakes_are_reported_in_one_sentence(text: str, said: str) -> None:
     with pytest.raises(UsageError) as caught:
         get_topology(text)
     assert said in str(caught.value)

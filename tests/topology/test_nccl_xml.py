@@ -310,7 +310,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("content", "said"), WRONG)
-def test_a_damaged_file_is_told_in_one_sentence_with_its_element(
+def test_a_damaged_file_is_reported_in_one_sentence_with_its_element(
     tmp_path: Path, content: str | bytes, said: str
 ) -> None:
     with pytest.raises(TopologyError) as caught:

@@ -82,7 +82,7 @@ def test_links_join_nodes_that_are_there_and_nothing_to_itself(text: str) -> Non
         ("switch(2, 10GB/s, 1us) x switch(2, 10GB/s, 1us)", "switches are switch0 to switch3"),
     ],
 )
-def test_a_node_that_is_not_there_is_told_with_those_that_are(text: str, told: str) -> None:
+def test_a_node_that_is_not_there_is_reported_with_those_that_are(text: str, told: str) -> None:
     with pytest.raises(UsageError, match=f"has no node 'elsewhere'; devices are .*, {told}$"):
         get_topology(text).find_node("elsewhere")
 

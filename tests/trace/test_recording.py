@@ -70,7 +70,7 @@ def test_a_step_of_sixteen_ranks_is_traced_in_one_process(tmp_path: Path, wrappe
         record_command([sys.executable, str(program)], folder)
 
 
-def test_a_program_that_fails_or_never_steps_is_told(tmp_path: Path) -> None:
+def test_a_program_that_fails_or_never_steps_is_reported(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="ended with code 3"):
         record_command([sys.executable, "-c", "raise SystemExit(3)"], tmp_path / "a")
     with pytest.raises(TraceError, match="no process stepped a torch optimizer 2 times"):

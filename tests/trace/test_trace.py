@@ -127,7 +127,7 @@ def test_goal_names_what_requires_what(tmp_path: Path) -> None:
         write_trace(graph.finish(), tmp_path / "c.goal", "goal")
 
 
-def test_a_damaged_file_is_told_and_never_half_read(tmp_path: Path) -> None:
+def test_a_damaged_file_is_reported_and_never_half_read(tmp_path: Path) -> None:
     graph = random_step(3, 2)
     files = write_trace(graph, tmp_path / "it")
     whole = files[0].read_bytes()

@@ -188,7 +188,7 @@ def test_what_cannot_go_on_is_told_to_all_ranks(saved: Path, tmp_path: Path) -> 
         two.stop()
 
 
-def test_other_data_are_told_and_allowed(ranks: Ranks, saved: Path, tmp_path: Path) -> None:
+def test_other_data_are_reported_and_allowed(ranks: Ranks, saved: Path, tmp_path: Path) -> None:
     changed(saved, tmp_path)
     first, second = ranks(1).train(tiny(tmp_path, seed=3, lr=5e-4))["notes"]
     assert first.startswith("goes on from ") and first.endswith("step-00000002, trained under mb1 fp32")

@@ -103,7 +103,7 @@ def test_a_stopped_rank_is_left_out_and_comes_back(zero: int) -> None:
 
 
 @pytest.mark.grid
-def test_a_short_stop_costs_nobody_its_place() -> None:
+def test_a_short_stop_costs_no_rank_its_place() -> None:
     job = ElasticJob(2, pause_s=0.01)
     job.look(until_step=5)
     job.stop(job.processes[1])

@@ -102,7 +102,7 @@ def test_staleness_is_bounded_and_told(ranks: TorchRanks) -> None:
     assert losses(found)[-1] < losses(found)[0] - 0.2
 
 
-def test_a_loss_that_is_no_number_is_told_with_its_worker() -> None:
+def test_a_loss_that_is_no_number_is_reported_with_its_worker() -> None:
     ranks = TorchRanks(2, "choreo")
     one = config(plan(), steps=9, lr=1e30, data_parallel=ASYNC_PARAMETER_SERVER, servers=1, staleness=1)
     with pytest.raises(TrainingError, match=r"the loss is not a number at step [0-9] on rank 0"):

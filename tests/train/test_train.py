@@ -222,7 +222,7 @@ def test_what_cannot_be_trained_is_refused_before_it_starts(
     assert not pretended
 
 
-def test_a_model_that_does_not_fit_is_told_with_what_would(pretended: list[TrainConfig]) -> None:
+def test_a_model_that_does_not_fit_is_reported_with_what_would(pretended: list[TrainConfig]) -> None:
     with pytest.raises(UsageError, match=r"llama3-405b does not fit this machine: .* 6\.49 TB, .*; --scale 0\.\d+"):
         choreo.train("llama3-405b", ranks=1)
 
@@ -280,14 +280,14 @@ def tiny_config(**changes: Any) -> TrainConfig:
     return TrainConfig(**{"model": model, "global_batch": 2, "seq": 16, "steps": 3} | changes)
 
 
-def test_a_loss_that_is_no_number_is_told_with_step_and_rank() -> None:
+def test_a_loss_that_is_no_number_is_reported_with_step_and_rank() -> None:
     ranks = TorchRanks(2)
     with pytest.raises(TrainingError, match=r"not a number at step \d on ranks 0, 1; try a smaller --lr"):
         ranks.train(tiny_config(plan=Plan(dp=2, precision="fp32"), lr=1e30, steps=5))
     ranks.stop()
 
 
-def test_ranks_that_differ_are_told_apart() -> None:
+def test_ranks_that_differ_are_distinguished() -> None:
     ranks = TorchRanks(2)
     with pytest.raises(UsageError, match=r"the ranks differ in the seed: rank 1 has 7, the others 0; start all with"):
         ranks.train(tiny_config(plan=Plan(dp=2, precision="fp32")), {1: {"seed": 7}})

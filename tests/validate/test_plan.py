@@ -63,7 +63,7 @@ def test_the_total_tells_a_width_that_was_left_out(tmp_path: Path) -> None:
     assert chosen["ffn"] == 28672
 
 
-def test_a_mixture_is_told_by_its_name_or_by_ep_and_its_total(tmp_path: Path) -> None:
+def test_a_mixture_is_reported_by_its_name_or_by_ep_and_its_total(tmp_path: Path) -> None:
     sizes = {"hidden": "4096", "layers": "32", "heads": "32", "ffn": "14336", "gated": "1", "vocab": "32000"}
     model, _ = row_model(read_one(tmp_path, model="Somebody-8x7B", params_B="46.7", **sizes))
     assert (model.experts, model.experts_per_token) == (8, 2)

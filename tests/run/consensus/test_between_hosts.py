@@ -41,7 +41,7 @@ class Host:
 
 @pytest.mark.parametrize("rule", [MAJORITY, ANY])
 @pytest.mark.parametrize("seed", range(8))
-def test_hosts_decide_alike_whoever_dies_meanwhile(tmp_path: Path, seed: int, rule: str) -> None:
+def test_hosts_decide_the_same_when_ranks_die_meanwhile(tmp_path: Path, seed: int, rule: str) -> None:
     """Four hosts of one rank each; some die during the consensus, which ends their connections."""
     random = np.random.default_rng(seed)
     count, dies = 4, set(random.choice(4, size=seed % 4, replace=False).tolist())

@@ -83,7 +83,7 @@ def test_two_roots_are_caught_before_their_data_is_taken(kinds: str) -> None:
 
 
 @pytest.mark.parametrize("kinds", KINDS)
-def test_a_deadline_ends_a_wait_and_is_told(kinds: str) -> None:
+def test_a_deadline_ends_a_wait_and_is_reported(kinds: str) -> None:
     def body(rank: Rank) -> Any:
         if rank.rank == 2:
             time.sleep(1.5)
@@ -123,7 +123,7 @@ def test_a_death_is_noticed(kinds: str, hosts: str) -> None:
 
 @pytest.mark.parametrize("hosts", ["one host", "three hosts"])
 @pytest.mark.parametrize("kinds", KINDS)
-def test_who_leaves_when_it_is_done_fails_nobody_and_early_is_told(kinds: str, hosts: str) -> None:
+def test_who_leaves_when_it_is_done_fails_nobody_and_early_is_reported(kinds: str, hosts: str) -> None:
     schedule = build("broadcast", "ring", 3)
 
     def body(rank: Rank) -> Any:

@@ -59,7 +59,7 @@ def test_nobody_pays_for_the_python_executor() -> None:
     assert (ran.stdout, ran.stderr) == ("[]\n", "")
 
 
-def test_a_missing_compiled_executor_is_told_once_by_rank_0() -> None:
+def test_a_missing_compiled_executor_is_reported_once_by_rank_0() -> None:
     ran = python(WITHOUT_CORE + USE + "choreo.init().close()")
     assert "choreo.run.execute.twin" in ran.stdout
     assert ran.stderr.count("ChoreoWarning") == 1

@@ -136,7 +136,7 @@ def test_where_there_is_no_memory_left_that_is_a_sentence_and_no_signal(size: st
     assert rest == (["goes on"] if told == "empty: " else []), ran
 
 
-def test_a_limit_on_addresses_is_told() -> None:
+def test_a_limit_on_addresses_is_reported() -> None:
     command = f"ulimit -v 8000000; exec {sys.executable} -c 'import choreo; choreo.init()'"
     ran = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
     assert ran.returncode == 1

@@ -33,7 +33,7 @@ print(json.dumps([*(os.environ[name] for name in names), sys.argv[1:]]))
 """
 
 
-def test_what_ranks_are_told(script: Path) -> None:
+def test_what_ranks_are_reported(script: Path) -> None:
     script.write_text(SAYS_WHO)
     ran = launched("-n", 3, script, "-n", "7", "--help", "--", "a b")
     assert (ran.code, ran.err) == (0, "")

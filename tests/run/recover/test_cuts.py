@@ -207,7 +207,7 @@ def dies_or_grows(comm: Communicator, talk: Pipe) -> Any:
     return found
 
 
-def test_a_process_that_is_started_anew_finds_survivors_elsewhere(machines: Hosts) -> None:
+def test_a_restarted_process_finds_survivors_elsewhere(machines: Hosts) -> None:
     """Nobody is left on MASTER_ADDR's machine, and nobody gives an address."""
     with NetworkJob(machines, THREE, dies_or_grows, CHOREO_SECRET=SECRET) as job:
         begin(job)
@@ -315,7 +315,7 @@ def after_a_cut_that_it_hardly_sees(*given: Any) -> Any:
 
 @pytest.mark.parametrize("body", [after_a_cut, after_a_cut_that_it_hardly_sees])
 @pytest.mark.parametrize(("sender", "hearer"), [(0, 1), (1, 0)])
-def test_a_cut_in_one_direction_is_told_on_both_sides(
+def test_a_cut_in_one_direction_is_reported_on_both_sides(
     machines: Hosts, sender: int, hearer: int, body: Callable[..., Any]
 ) -> None:
     with NetworkJob(machines, MIXED, body, (CALL_S,) * 4, SHRINK_S, 0) as job:
@@ -333,7 +333,7 @@ def test_a_cut_in_one_direction_is_told_on_both_sides(
             assert not text or "rank 0 (host" in text, text
 
 
-def test_a_cut_in_one_direction_is_told_to_a_host_that_hears_and_is_heard(machines: Hosts) -> None:
+def test_a_cut_in_one_direction_is_reported_to_a_host_that_reaches_both(machines: Hosts) -> None:
     with NetworkJob(machines, THREE, after_a_cut_that_it_hardly_sees, (CALL_S,) * 3, SHRINK_S, 0) as job:
         begin(job)
         machines.deafen(0, 1)

@@ -171,7 +171,7 @@ def different(comm: Communicator, talk: Pipe, port: int, what: str) -> Any:
 
 
 @pytest.mark.parametrize("what", ["count", "place"])
-def test_different_arguments_are_told_on_all_ranks(port: int, what: str) -> None:
+def test_different_arguments_are_reported_on_all_ranks(port: int, what: str) -> None:
     with Job(2, different, port, what) as job:
         for one in job.ended():
             assert one.error == "CollectiveMismatch" and "give all ranks the same" in one.text, one

@@ -67,7 +67,7 @@ def test_ranks_that_once_made_different_calls_never_share_data_again(ranks: int,
 
 
 @pytest.mark.parametrize("kind", SIDES)
-def test_different_calls_are_told_on_all_ranks_with_both_sides(kind: str) -> None:
+def test_different_calls_are_reported_on_all_ranks_with_both_sides(kind: str) -> None:
     with Job(4, other_call, kind) as job:
         ended = job.ended()
     odd, many = SIDES[kind]
@@ -83,7 +83,7 @@ def survives_or_not(comm: Communicator, talk: Pipe) -> None:
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_a_rank_that_forgets_to_survive_is_told_with_both_calls(ranks: int) -> None:
+def test_a_rank_that_forgets_to_survive_is_reported_with_both_calls(ranks: int) -> None:
     for _ in range(3):  # either may be the first to notice
         with Job(ranks, survives_or_not) as job:
             for one in job.ended():

@@ -111,7 +111,7 @@ class TestRefused:
         refused(runtime, f"other users can read or change it .mode 0{mode:o}.; chmod 700 it")
 
     @root_only
-    def test_a_directory_of_somebody_else(self, runtime: Path) -> None:
+    def test_a_directory_of_another_user(self, runtime: Path) -> None:
         (runtime / "choreo").mkdir(mode=0o700)
         os.chown(runtime / "choreo", 12345, 12345)
         refused(runtime, "it belongs to user 12345, not to you .0.; set CHOREO_SECRET")

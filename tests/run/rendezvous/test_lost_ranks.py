@@ -106,7 +106,7 @@ def exchange_with_little_patience(rank: int, world_size: int, port: int) -> None
         rendezvous.exchange(b"", 1.0 if rank == 1 else 80.0)
 
 
-def test_the_least_patient_is_told_in_time(port: int) -> None:
+def test_the_least_patient_is_reported_in_time(port: int) -> None:
     """Who is missing, not only that somebody gave up; and the others are told as early."""
     processes = ranks_do(exchange_with_little_patience, 3, port)
     try:
@@ -152,7 +152,7 @@ def fail_early(rank: int, world_size: int, port: int) -> object:
     return None
 
 
-def test_why_a_rank_leaves_is_told(port: int) -> None:
+def test_why_a_rank_leaves_is_reported(port: int) -> None:
     first, _, third = outcomes(ranks_do(fail_early, 3, port))
     assert first.told == third.told
     assert re.fullmatch(r"rank 1 \(pid .*\) left the rendezvous .*: there is no room for it", first.told)

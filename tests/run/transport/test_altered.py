@@ -322,7 +322,7 @@ def differ(comm: Communicator, _: Pipe) -> str:
     return str(caught.value)
 
 
-def test_ranks_that_differ_on_the_network_are_told(two_hosts: Hosts) -> None:
+def test_ranks_that_differ_on_the_network_are_reported(two_hosts: Hosts) -> None:
     with NetworkJob(two_hosts, (0, 1), differ) as job:
         for text in values(job.ended()):
             assert "the network is sealed for rank 0 and plain for rank 1; give all ranks the same --network" in text

@@ -85,7 +85,7 @@ def test_a_replay_of_folded_ranks_is_that_of_all_of_them(monkeypatch: pytest.Mon
     assert (folded.exposed_by_node == plain.exposed_by_node).all()
 
 
-def test_a_rank_that_is_slower_is_told_apart_with_those_that_wait_for_it() -> None:
+def test_a_rank_that_is_slower_is_distinguished_with_those_that_wait_for_it() -> None:
     graph = spmd(1, odd_one=True)
     assert classes(graph) > 2
     folded, plain = (simulate_workload(graph, "hgx-h100:2", fold=one) for one in (True, False))

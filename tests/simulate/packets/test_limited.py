@@ -27,7 +27,7 @@ def test_it_is_the_time_of_the_whole_run_or_a_lesser_one_beyond_the_limit(algori
         assert part * whole_s < packet_time_within(job, TREE, packets, part * whole_s) <= whole_s
 
 
-def test_a_deadlock_is_told() -> None:
+def test_a_deadlock_is_reported() -> None:
     ring = get_topology("ring(6, 50GB/s, 500ns)")
     job = placed(Job(build("all_to_all", "direct", 6), "4MiB"), ring, 0.0)
     with pytest.raises(DeadlockError):
