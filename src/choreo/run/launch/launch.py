@@ -60,9 +60,7 @@ def launch(
         raise UsageError(f"--restarts must be 0 or more, not {restarts}")
     secret = _secret(secret_file, nodes)
     sealed = network_is_sealed(network)
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            stream.flush()
+    _flush_output()
     with ExitStack() as stack:
         address, port = parse_address(master) if master is not None else (LOOPBACK, stack.enter_context(_held_port()))
         shared = {
@@ -77,9 +75,7 @@ def launch(
         if restarts and nodes > 1:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="choreo-"))
             shared[ADDRESSES_FILE] = str(Path(folder) / "addresses")
-        inherited = {name: text for name, text in os.environ.items() if name not in _OTHERS}
-        # What a rank printed before it hung or was killed must not stay in a buffer.
-        inherited.setdefault("PYTHONUNBUFFERED", "1")
+        inherited = _inherited_variables()
         command = [sys.executable, *(["-m"] if module else []), *script_and_args]
         own_out, own_err, out_is_terminal, err_is_terminal = standard_outputs()
         out_is_terminal, err_is_terminal = out_is_terminal and out is None, err_is_terminal and err is None
@@ -114,6 +110,19 @@ _OTHERS = (
     "CHOREO_PORT",
     "CHOREO_JOIN",
 )
+
+
+def _inherited_variables() -> dict[str, str]:
+    inherited = {name: text for name, text in os.environ.items() if name not in _OTHERS}
+    # What a rank printed before it hung or was killed must not stay in a buffer.
+    inherited.setdefault("PYTHONUNBUFFERED", "1")
+    return inherited
+
+
+def _flush_output() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
 
 
 def _check(

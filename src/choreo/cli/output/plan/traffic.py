@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +14,8 @@ from choreo.units import format_bandwidth, format_bytes, format_time
 
 if TYPE_CHECKING:
     from choreo.plan import Planning
+    from choreo.plan.traffic import Balance, CollectiveTraffic
+    from choreo.workload import Plan
 
 __all__ = ["print_traffic"]
 
@@ -26,37 +29,45 @@ def print_traffic(planning: Planning, as_json: bool) -> None:
     best = planning.best.plan
     rows, weighed = traffic(planning.job, best), balance(planning.job, best)
     if as_json:
-        echo_json(
-            {
-                "plan": best.fields(),
-                "traffic": [
-                    {
-                        "axes": row.axes,
-                        "collective": row.collective,
-                        "ranks": row.ranks,
-                        "size_bytes": row.size_bytes,
-                        "sent_bytes": row.through_bytes,
-                        "times": row.times,
-                        "step_bytes": row.step_bytes,
-                        "link": row.link,
-                        "bandwidth_bytes_per_s": row.bandwidth_bytes_per_s,
-                        "seconds": row.seconds,
-                    }
-                    for row in rows
-                ],
-                "balance": weighed
-                and {
-                    "ratio": weighed.ratio,
-                    "inside_bytes_per_s": weighed.inside_bytes_per_s,
-                    "between_bytes_per_s": weighed.between_bytes_per_s,
-                    "holds": weighed.holds,
-                },
-            }
-        )
+        echo_json(_document(best, rows, weighed))
         return
     echo_line(title(planning))
     echo_line(plan_words(best))
     click.echo()
+    _print_rows(rows)
+    if weighed is not None:
+        _print_balance(weighed, best.tp)
+
+
+def _document(plan: Plan, rows: Sequence[CollectiveTraffic], weighed: Balance | None) -> dict[str, object]:
+    return {
+        "plan": plan.fields(),
+        "traffic": [
+            {
+                "axes": row.axes,
+                "collective": row.collective,
+                "ranks": row.ranks,
+                "size_bytes": row.size_bytes,
+                "sent_bytes": row.through_bytes,
+                "times": row.times,
+                "step_bytes": row.step_bytes,
+                "link": row.link,
+                "bandwidth_bytes_per_s": row.bandwidth_bytes_per_s,
+                "seconds": row.seconds,
+            }
+            for row in rows
+        ],
+        "balance": weighed
+        and {
+            "ratio": weighed.ratio,
+            "inside_bytes_per_s": weighed.inside_bytes_per_s,
+            "between_bytes_per_s": weighed.between_bytes_per_s,
+            "holds": weighed.holds,
+        },
+    }
+
+
+def _print_rows(rows: Sequence[CollectiveTraffic]) -> None:
     echo_table(
         [
             Column("along", left=True),
@@ -86,15 +97,17 @@ def print_traffic(planning: Planning, as_json: bool) -> None:
             for row in sorted(rows, key=lambda row: -row.step_bytes)
         ],
     )
-    if weighed is not None:
-        inside, between = map(format_bandwidth, (weighed.inside_bytes_per_s, weighed.between_bytes_per_s))
-        there = weighed.inside_bytes_per_s / weighed.between_bytes_per_s
-        click.echo()
-        echo_line(
-            f"an all_reduce of n among {best.tp} GPUs moves {weighed.ratio:g} n over each link inside the server, "
-            "a pipeline n between servers:"
-        )
-        echo_line(
-            f"inside must be {weighed.ratio:g} times between; it is {inside} to {between}, {there:.3g} times: "
-            f"{'enough' if weighed.holds else 'not enough'}"
-        )
+
+
+def _print_balance(weighed: Balance, tp: int) -> None:
+    inside, between = map(format_bandwidth, (weighed.inside_bytes_per_s, weighed.between_bytes_per_s))
+    there = weighed.inside_bytes_per_s / weighed.between_bytes_per_s
+    click.echo()
+    echo_line(
+        f"an all_reduce of n among {tp} GPUs moves {weighed.ratio:g} n over each link inside the server, "
+        "a pipeline n between servers:"
+    )
+    echo_line(
+        f"inside must be {weighed.ratio:g} times between; it is {inside} to {between}, {there:.3g} times: "
+        f"{'enough' if weighed.holds else 'not enough'}"
+    )
