@@ -74,7 +74,7 @@ def test_packets_are_followed_as_asked(text: str, packets: Packets, options: str
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        (Fields(packets="lossy lossless"), "says twice"),
+        (Fields(packets="lossy lossless"), "gives a setting twice"),
         (Fields(packets="plenty"), "plenty"),
         (Fields(packets="1MiB", size="1GiB", ranks=64), "smaller size"),
         (Fields(collective="all_to_all", algorithm="direct", ranks=6, size="4MiB", packets="16KiB"), "deadlock"),

@@ -1,4 +1,4 @@
-"""The page where everything hangs together, served from this machine."""
+"""The page that brings everything together, served from this machine."""
 
 from choreo.explore.explore import explore
 

@@ -71,7 +71,7 @@ class Cut(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Slow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A rank that is some times slower."""
+    """A rank that is a number of times slower."""
 
     rank: Annotated[int, Meta(ge=0, lt=MOST_RANKS)]
     times: Annotated[float, Meta(gt=0, le=1000)]
@@ -167,7 +167,7 @@ def case_of(fields: Fields) -> Case:
 
 
 def packets_of(text: str) -> Packets | None:
-    """The network of packets that a text names: the memory of a switch, and words for what else is not as usual.
+    """The network of packets that a text describes: the memory of a switch, and words for other settings.
 
     >>> print(packets_of("1MiB lossy spray"))
     1 MiB a switch, lossy, selective_repeat, spray; packets of 4 KiB
@@ -176,7 +176,7 @@ def packets_of(text: str) -> Packets | None:
     for word in text.split():
         name, value, _ = PACKET_WORDS.get(word.lower(), ("buffer_bytes", None, ""))
         if name in given:
-            raise UsageError(f"{text.strip()!r:.60} says twice what is to happen; write 1MiB lossy spray, or less")
+            raise UsageError(f"{text.strip()!r:.60} gives a setting twice; write 1MiB lossy spray, or less")
         given[name] = parse_size(word) if value is None else value
     return Packets(**given) if given else None
 

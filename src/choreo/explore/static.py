@@ -22,7 +22,7 @@ TEXTS = ("collective", "algorithm", "size", "topology", "alpha", "bandwidth", "g
 
 
 def static_page(link: str = "") -> str:
-    """The page as a link of the page shows it: `link` is what stands after the # in its address.
+    """The page as a link of the page shows it: `link` is the part after the # in its address.
 
     >>> static_page("ranks=4&topology=switch").splitlines()[0]
     '<!doctype html>'
@@ -67,9 +67,7 @@ def _fields(state: dict[str, str]) -> Fields:
         given["slow"] = [_slow(part) for part in state.get("slow", "").split(",") if part]
         return msgspec.convert(given, Fields)
     except (ValueError, msgspec.ValidationError) as error:
-        raise UsageError(
-            f"this is not a link of the page: {error}; copy what stands after the # in its address"
-        ) from None
+        raise UsageError(f"this is not a link of the page: {error}; copy the part after the # in its address") from None
 
 
 def _cut(part: str) -> Cut:

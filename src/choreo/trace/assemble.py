@@ -1,7 +1,7 @@
 """Put the traces of ranks together into one execution graph, and check it.
 
-A dependency on a node that is not there is dropped and counted. Ranks that disagree on a collective, a circle of
-dependencies and a group that nobody describes are refused: a graph that is wrong is not simulated.
+A dependency on a missing node is dropped and counted. Ranks that disagree on a collective, a cycle of dependencies and
+a group without a description are refused: a wrong graph is not simulated.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class RankTrace:
 
 @dataclass(slots=True)
 class Findings:
-    """What was wrong in a trace and was mended, or is not known: each with how often, and an example."""
+    """What was wrong in a trace and was repaired, or is not known: each with a count and an example."""
 
     counts: Counter[str] = field(default_factory=Counter)
     examples: dict[str, str] = field(default_factory=dict)

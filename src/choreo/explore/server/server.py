@@ -1,6 +1,6 @@
-"""The server of the page. It answers this machine's user and nobody else.
+"""The server of the page. It answers only the user of this machine.
 
-It listens on 127.0.0.1 unless told otherwise. The first address has a token; it becomes a cookie that scripts cannot
+It listens on 127.0.0.1 by default. The first address has a token; it becomes a cookie that scripts cannot
 read and other sites cannot send. Every request must name this server as its host, which keeps out names that other
 sites point here, and every one that asks for work must come from the page itself.
 """
@@ -125,7 +125,7 @@ class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
             self.connections.release()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A connection that breaks is no news."""
+        """Ignore a connection that breaks."""
 
     def server_close(self) -> None:
         """End the workers, too."""
@@ -208,7 +208,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 self.wfile.write(answer + b"\n")
                 self.wfile.flush()
         except AllBusyError:
-            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "everything is at work; cancel something, or wait")
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "all workers are busy; cancel something, or wait")
         except (AskerGoneError, OSError):
             return
         finally:

@@ -29,7 +29,7 @@ class AllBusyError(Exception):
 
 
 class AskerGoneError(Exception):
-    """Whoever asked has closed the connection."""
+    """The client has closed the connection."""
 
 
 @dataclass(eq=False)
@@ -76,7 +76,7 @@ class Workers:
         self._give_back(self._started())
 
     def ask(self, line: bytes, asker: socket.socket | None, patience_s: float = 20.0) -> Generator[bytes, None, None]:
-        """The answers to a line; whoever reads no further, or closes its connection, ends the worker."""
+        """The answers to a line. A client that stops reading, or closes its connection, ends the worker."""
         if not self.free.acquire(timeout=patience_s):
             raise AllBusyError
         worker, done = self._taken(), False

@@ -1,4 +1,4 @@
-"""Who holds which part of the data when: the chunk matrix over simulated time.
+"""Which rank holds which part of the data when: the chunk matrix over simulated time.
 
 A cell is a rank's place for a chunk. What it holds is counted in contributions: of a sum, how many ranks are in it; of
 data that is only moved, one. Where cells are too many to send, neighbours are drawn together, as pictures of some

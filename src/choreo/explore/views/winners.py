@@ -1,4 +1,4 @@
-"""Who wins where: the time of every algorithm of a collective over sizes and ranks, row by row."""
+"""Which algorithm wins where: the time of each one of a collective over sizes and ranks, row by row."""
 
 from __future__ import annotations
 

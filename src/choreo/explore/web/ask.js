@@ -1,4 +1,4 @@
-// Ask the server: one POST a verb. In a file without a server, the answers stand in the file.
+// Ask the server: one POST per verb. In a file without a server, the answers are in the file.
 
 const kept = document.getElementById("answers");
 const answers = kept ? JSON.parse(kept.textContent) : null;
@@ -17,7 +17,7 @@ export async function ask(verb, fields, { signal, part } = {}) {
   if (!served) {
     const key = verb === "words" ? "words" : `${verb} ${fields.algorithm}`;
     if (key in answers) return answers[key];
-    throw new Refused({ error: "this is a file: it has no server to ask. Run choreo explore to change things", field: "" });
+    throw new Refused({ error: "this is a file without a server; run choreo explore to change things", field: "" });
   }
   let response;
   try {
@@ -39,7 +39,7 @@ export async function ask(verb, fields, { signal, part } = {}) {
     } catch (error) {
       if (error.name === "AbortError") throw error;
       gone(true);
-      throw new Refused({ error: "the server went away", field: "" });
+      throw new Refused({ error: "the server is gone", field: "" });
     }
     const [first, ...rest] = (value ? decoder.decode(value, { stream: true }) : "").split("\n");
     parts.push(first);
@@ -92,10 +92,10 @@ export class Latest {
 export function gone(is) {
   const note = document.getElementById("gone");
   note.hidden = !is;
-  note.textContent = is ? "The server has gone: what you see is the last it said. Start choreo explore again, and open the address that it prints." : "";
+  note.textContent = is ? "The server is gone; this is its last answer. Start choreo explore again, and open the address that it prints." : "";
 }
 
-// A server that dies is said so, even while nothing is asked.
+// A server that dies is reported, even while nothing is asked.
 if (served) {
   setInterval(async () => {
     if (document.hidden) return;

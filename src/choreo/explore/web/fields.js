@@ -20,7 +20,7 @@ function steps(...units) {
 
 const FIELDS = [
   { name: "collective", words: "collective" },
-  { name: "algorithm", words: "algorithm", hint: "leave it empty for what suits the network", shown: "automatic", named: true },
+  { name: "algorithm", words: "algorithm", hint: "leave it empty for the one that suits the network", shown: "automatic", named: true },
   { name: "versus", words: "against", hint: "a second algorithm, on the same clock", shown: "none", named: true },
   { name: "topology", words: "network", hint: "ring, torus, hgx-h100, torus(4x4x4, 45GB/s, 1us), …", wide: true },
   { name: "packets", words: "packets", hint: "the memory of a switch; and lossy, spray, dcqcn", shown: "flows" },
@@ -28,7 +28,7 @@ const FIELDS = [
   { name: "size", words: "size", stops: SIZE_STOPS },
   { name: "alpha", words: "α, latency", hint: "seconds a message", stops: ALPHAS },
   { name: "bandwidth", words: "1/β, bandwidth", hint: "bytes a second", stops: BANDWIDTHS },
-  { name: "gamma", words: "γ, reduction", hint: "seconds a reduced byte, or the rate: 100GB/s" },
+  { name: "gamma", words: "γ, reduction", hint: "seconds per reduced byte, or the rate: 100GB/s" },
 ];
 
 export class Form {

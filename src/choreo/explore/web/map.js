@@ -1,4 +1,4 @@
-// Who wins where: a map of sizes and ranks. A click opens the moment of that place.
+// Which algorithm wins where: a map of sizes and ranks. A click opens the moment of that cell.
 
 import { element, formatBytes, formatTime, palette } from "/show/base.js";
 import { Latest, served } from "./ask.js";
@@ -104,7 +104,7 @@ export class MapView {
     draw.textAlign = "center";
     const every = Math.max(1, Math.ceil(56 / this.cell.width));
     this.sizes.forEach((size, column) => { if (column % every === 0) draw.fillText(formatBytes(size), MAP_LEFT + (column + 0.5) * this.cell.width, height - MAP_BOTTOM + 14); });
-    draw.fillText("size of the message →", MAP_LEFT + (width - MAP_LEFT) / 2, height - 6);
+    draw.fillText("message size →", MAP_LEFT + (width - MAP_LEFT) / 2, height - 6);
     draw.textAlign = "left";
     draw.fillText("ranks ↑", 2, height - MAP_BOTTOM + 14);
     const at = this.chosen(), marked = at || (document.activeElement === this.canvas ? { row: 0, column: 0 } : null);

@@ -107,7 +107,7 @@ export class RunView {
       for (const words of [formatBytes(row.size_bytes), row.algorithm, formatTime(row.time_us), formatTime(row.predicted_us), (row.predicted_us / row.time_us).toFixed(2), formatRate(row.busbw_bytes_per_s), String(row.wrong)]) element("td", {}, line, words);
     }
     this.follow();
-    element("p", { class: "legend" }, this.table, `${ranks} processes on ${cores} cores${ranks > cores ? ": they take turns, which no formula of the network knows" : ""}`);
+    element("p", { class: "legend" }, this.table, `${ranks} processes on ${cores} cores${ranks > cores ? ": they take turns, which the formula does not count" : ""}`);
   }
 
   // The call twice on one clock: as it was measured, and as it was predicted.

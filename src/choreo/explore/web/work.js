@@ -1,4 +1,4 @@
-// Long work: a line that says what goes on, with a button that ends it.
+// Long work: a line that says what is being done, with a button that cancels it.
 
 import { element } from "/show/base.js";
 import { ask } from "./ask.js";
@@ -41,7 +41,7 @@ export class Work {
     }
   }
 
-  // Something quick: it is only said, and can only be cancelled, where it takes a while after all.
+  // Something quick: it is announced, and can be cancelled, only if it takes a while after all.
   async during(words, act) {
     this.abort();
     const ends = new AbortController();

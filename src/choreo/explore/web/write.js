@@ -1,4 +1,4 @@
-// Write and break: a schedule as a table of transfers or as its JSON document, and what becomes of it at once.
+// Write and break: a schedule as a table of transfers or as its JSON document, with the result beside it.
 
 import { element } from "/show/base.js";
 import { ask } from "./ask.js";

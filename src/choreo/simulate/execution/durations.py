@@ -36,7 +36,7 @@ def durations_of(
     if len(unknown) and known:
         first = graph.described(int(unknown[0]))
         what = "name a device whose roofline gives it" if device is None else "its work is not known either"
-        raise UsageError(f"nobody knows how long {first} takes ({counted(len(unknown), 'node')} in all); {what}")
+        raise UsageError(f"it is not known how long {first} takes ({counted(len(unknown), 'node')} in all); {what}")
     return np.where(works, found, 0.0)
 
 

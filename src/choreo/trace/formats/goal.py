@@ -1,4 +1,4 @@
-"""GOAL, which LogGOPSim and its kin run: for each rank its computations, sends and receives, and what requires what."""
+"""GOAL, the format of LogGOPSim: for each rank its computations, sends and receives, and what requires what."""
 
 from __future__ import annotations
 

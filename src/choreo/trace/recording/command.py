@@ -1,6 +1,6 @@
-"""Run somebody's training program with one of its steps traced.
+"""Run a user's training program with one of its steps traced.
 
-The program is not changed. Its Python finds a `sitecustomize` of ours on PYTHONPATH, which waits until the program has
+The program is not changed. Its Python finds our `sitecustomize` on PYTHONPATH, which waits until the program has
 imported torch, and then counts optimizer steps.
 """
 

@@ -106,7 +106,7 @@ function plain(number) {
   return Number.isInteger(number) ? String(number) : String(Number(number.toPrecision(4)));
 }
 
-// Words in a bar that is so wide, if they fit.
+// Words in a bar of this width, if they fit.
 function label(part, words, width) {
   if (7 * words.length + 8 < width) part.textContent = words;
 }

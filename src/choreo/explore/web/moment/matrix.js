@@ -23,7 +23,7 @@ export class ChunkMatrix {
     this.time = 0;
   }
 
-  // Nothing is known yet, or never will be: a word about it.
+  // Nothing is known yet, or never will be: say so.
   say(words) {
     this.data = null;
     this.waiting = false;
@@ -192,7 +192,7 @@ export class ChunkMatrix {
   }
 }
 
-// How strong a colour tells a share.
+// How strong the colour of a share is.
 function opacity(share) {
   return share >= 1 ? 1 : 0.15 + 0.6 * share;
 }

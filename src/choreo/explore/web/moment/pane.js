@@ -80,8 +80,8 @@ export class Pane {
       this.holder.classList.remove("queued");
       this.netbox.replaceChildren();
       this.timebox.replaceChildren();
-      element("p", { class: "word" }, this.netbox, `${found.undrawn} Only the time of the whole is told.`);
-      element("p", { class: "word" }, this.timebox, `The whole takes ${formatTime(found.time_us)}.`);
+      element("p", { class: "word" }, this.netbox, `${found.undrawn} Only the total time is shown.`);
+      element("p", { class: "word" }, this.timebox, `The run takes ${formatTime(found.time_us)}.`);
       this.matrix.say("Not drawn, for the same reason.");
     }
     this.formula.show(found, scale, time);
@@ -117,7 +117,7 @@ export class Pane {
     }
     this.drawQueues(run);
     this.diagram.longest = this.longest;
-    // Room that changes is noticed by itself: to measure it here would lay out the whole page.
+    // A change of size is observed elsewhere: measuring it here would lay out the whole page.
     if (drawn) drawn.redraw();
     else this.diagram.fit();
   }

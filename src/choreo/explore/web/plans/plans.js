@@ -8,7 +8,7 @@ import { Cloud, seconds } from "./cloud.js";
 import { OnePlan } from "./one.js";
 
 const JOB = { model: "llama3-8b", cluster: "hgx-h100:8", batch: "256", seq: "8192", software: "megatron-core" };
-// What if there were so many times of it; the slider's stops.
+// What if there were this many times of it; the slider's stops.
 const WHAT_IF = { bandwidth: "link bandwidth", latency: "link latency", flops: "FLOP/s", memory_bandwidth: "memory bandwidth", memory: "memory" };
 const FACTORS = ["0.25", "0.5", "0.707", "1", "1.414", "2", "4"];
 const SEARCHED = [...Object.keys(JOB), ...Object.keys(WHAT_IF).map((name) => `if_${name}`)];
@@ -86,7 +86,7 @@ export class PlansView {
     }
   }
 
-  // Ask for something; undefined where it was cancelled, or refused and said so.
+  // Ask for something; undefined if it was cancelled, or refused with a message.
   async ask(work, words, verb, fields) {
     try {
       const found = await work.run(words, verb, fields, () => {});

@@ -1,5 +1,5 @@
-// Many points, pixel by pixel: all of them are drawn anew in every frame, with or without a graphics card. Where points
-// lie upon each other a pixel is dense, and of the colour of one of them by chance: colours that mix are those of nobody.
+// Many points, pixel by pixel: all of them are drawn again in every frame, with or without a graphics card. Where points
+// overlap, a pixel has the colour of one of them by chance: a mixed colour would belong to no point.
 
 // Pixels that a frame may set, whatever the number of points.
 const MOST_SET = 4_000_000;
@@ -49,7 +49,7 @@ export class Points {
   }
 }
 
-// The pixels of a disc that is so wide, from its upper left corner on, in rows of a picture.
+// The pixels of a disc of this width, from its upper left corner on, in rows of a picture.
 function disc(wide, row) {
   const found = [], middle = (wide - 1) / 2;
   for (let y = 0; y < wide; y++) {

@@ -42,7 +42,7 @@ export function mixed(one, other, share) {
   return [0, 1, 2].map((at) => Math.round(one[at] + (other[at] - one[at]) * share));
 }
 
-// A drawing of rows by columns of colours with numbered sides. `pick` is told the row and column that is clicked.
+// A drawing of rows by columns of colours with numbered sides. `pick` gets the row and column that is clicked.
 export class Raster {
   constructor(holder, { rows, columns, down, across, named, pick, tell }) {
     Object.assign(this, { rows, columns, down, across, named, tell });

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class _AfterTorch(importlib.abc.MetaPathFinder):
-    """Lets torch.optim be imported as ever, and then looks on."""
+    """Lets torch.optim be imported as usual, and then hooks its optimizers."""
 
     def find_spec(self, fullname, path=None, target=None):  # type: ignore[no-untyped-def]
         if fullname != "torch.optim":
@@ -19,13 +19,13 @@ class _AfterTorch(importlib.abc.MetaPathFinder):
             return spec
         load = spec.loader.exec_module
 
-        def load_and_look_on(module):  # type: ignore[no-untyped-def]
+        def load_and_hook(module):  # type: ignore[no-untyped-def]
             load(module)
             from choreo.trace.recording.profile import record_step
 
             record_step(Path(os.environ["CHOREO_TRACE_FOLDER"]), int(os.environ["CHOREO_TRACE_STEP"]))
 
-        spec.loader.exec_module = load_and_look_on  # type: ignore[method-assign]
+        spec.loader.exec_module = load_and_hook  # type: ignore[method-assign]
         return spec
 
 
