@@ -188,18 +188,8 @@ def evaluate_job(job: TrainingJob, plan: Plan, *, table: LayerTable | None = Non
     total = lone * (1 + job.straggling)
 
     busiest = run.busiest
-    shown = _exposed(batch.stages[busiest], table)
-    if (again_share := float(batch.recomputed[0])) < 1:
-        plain = _exposed(batch.stages[busiest], table.without())
-        shown = {
-            name: plain.get(name, 0.0) * (1 - again_share) + again_share * seconds for name, seconds in shown.items()
-        }
-    exposed = {name: seconds * micro_batches for name, seconds in shown.items()}
-    for name, seconds in _exposed_dp(plan, cost, busiest, summed=often and job.software.gather == "tensor").items():
-        exposed[name] = exposed.get(name, 0.0) + seconds * (micro_batches if often else 1)
-    if plan.pp > 1:
-        blocks, chunks = job.software.p2p_blocks, batch.chunks
-        exposed["pp send"] = message * 2 * micro_batches * chunks if blocks else message * 2 * (plan.pp - 1)
+    shown = _exposed_once(batch, table, busiest)
+    exposed = _exposed_comm(job, plan, batch, cost, busiest, shown, message)
     recompute, host, forward, backward = (
         float(batch.total(name)[busiest, 0]) for name in ("recompute_s", "host_s", "forward_s", "backward_s")
     )
@@ -219,10 +209,6 @@ def evaluate_job(job: TrainingJob, plan: Plan, *, table: LayerTable | None = Non
         "optimizer": optimizer + job.software.step_s,
         "stragglers": total - lone,
     }
-    products, attention, bound = (
-        float(batch.total(name)[busiest, 0]) * micro_batches for name in ("matmul_s", "attention_s", "memory_s")
-    )
-    kernels = {"products": products - attention, "attention": attention, "memory-bound": bound}
     parts = stage_memory(batch)
     memory = [{name: float(size[stage, 0]) for name, size in parts.items()} for stage in range(plan.pp)]
     fullest = max(memory, key=lambda found: sum(found.values()))
@@ -236,7 +222,7 @@ def evaluate_job(job: TrainingJob, plan: Plan, *, table: LayerTable | None = Non
         parts=times,
         exposed_comm_s=exposed,
         bubble_s=run.bubble_s,
-        kernels=kernels,
+        kernels=_kernels(batch, busiest, micro_batches),
         errors=errors_of(job),
         memory=fullest,
         peak_allocated_bytes=allocated,
@@ -251,6 +237,44 @@ def evaluate_job(job: TrainingJob, plan: Plan, *, table: LayerTable | None = Non
         pipeline=run,
         warnings=_warnings(job, plan),
     )
+
+
+def _exposed_once(batch: PlanBatch, table: LayerTable, stage: int) -> dict[str, float]:
+    """Seconds of exposed communication of one micro-batch at a stage, by collective."""
+    shown = _exposed(batch.stages[stage], table)
+    again = float(batch.recomputed[0])
+    if again == 1:
+        return shown
+    plain = _exposed(batch.stages[stage], table.without())
+    return {name: plain.get(name, 0.0) * (1 - again) + again * seconds for name, seconds in shown.items()}
+
+
+def _exposed_comm(  # noqa: PLR0917 -- all that it depends on
+    job: TrainingJob,
+    plan: Plan,
+    batch: PlanBatch,
+    cost: DataParallelCost,
+    stage: int,
+    once: dict[str, float],
+    message_s: float,
+) -> dict[str, float]:
+    """Seconds of exposed communication of a step at a stage, by collective; `once` are those of a micro-batch."""
+    often = bool(by_micro_batch(batch)[0])
+    micro_batches = plan.micro_batches(job.global_batch)
+    exposed = {name: seconds * micro_batches for name, seconds in once.items()}
+    for name, seconds in _exposed_dp(plan, cost, stage, summed=often and job.software.gather == "tensor").items():
+        exposed[name] = exposed.get(name, 0.0) + seconds * (micro_batches if often else 1)
+    if plan.pp > 1:
+        sends = micro_batches * batch.chunks if job.software.p2p_blocks else plan.pp - 1
+        exposed["pp send"] = message_s * 2 * sends
+    return exposed
+
+
+def _kernels(batch: PlanBatch, stage: int, micro_batches: int) -> dict[str, float]:
+    products, attention, bound = (
+        float(batch.total(name)[stage, 0]) * micro_batches for name in ("matmul_s", "attention_s", "memory_s")
+    )
+    return {"products": products - attention, "attention": attention, "memory-bound": bound}
 
 
 def _warnings(job: TrainingJob, plan: Plan) -> tuple[str, ...]:
