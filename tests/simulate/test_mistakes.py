@@ -67,7 +67,8 @@ def test_a_mistake_is_reported_in_a_sentence(mistake: Callable[[], object], sent
 
 
 @needs_compiler
-def test_a_run_beyond_memory_is_reported_in_a_sentence() -> None:
+def test_a_run_beyond_memory_is_reported_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHOREO_LIMIT", "1GiB")  # for the network; the run asks for more
     schedule = build("all_reduce", "ring", 1 << 20)
     with pytest.raises(UsageError, match=r"^all_reduce .* 1048576 ranks .*; use fewer ranks or chunks$"):
         simulate(schedule, "ring(1048576)", 1, compiled=True)
