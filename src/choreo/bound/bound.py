@@ -21,6 +21,7 @@ from choreo.bound.flow_network import FlowNetwork, reached_from
 from choreo.bound.latency import Distance, farthest, farthest_pair
 from choreo.bound.product import Product
 from choreo.bound.proofs import PROOFS, Asked, BoundProof, Cut
+from choreo.bound.relayed import Relayed
 from choreo.collectives import get_collective
 from choreo.errors import UsageError, shown
 from choreo.results import Result, plain, result
@@ -183,6 +184,9 @@ def bound(
         raise UsageError(f"{collective} takes longer than can be counted on {topology.name}; use numbers of this world")
     scale = fraction / proof.fraction if proof.fraction else Fraction(1)
     crossing = found.crossing.greatest(proof.sets, scale * unit_bytes)
+    relayed_s = found.relayed.least_s(scale * unit_bytes)
+    if relayed_s > crossing[0]:
+        crossing = relayed_s, relayed_s - float(bandwidth_bound_s)
     return Bound(
         collective=collective,
         topology=topology.name,
@@ -213,6 +217,7 @@ class _Searched:
     proof: BoundProof
     distance: Distance
     crossing: Crossing
+    relayed: Relayed
     cut_links: tuple[dict[str, Any], ...]
 
 
@@ -225,11 +230,13 @@ def _searched(
     given = None if weights is None else np.frombuffer(weights, np.int64)
     product = Product.of_topology(topology)
     asked = Asked(collective, network, product, np.frombuffer(by_rank, np.int64), root, given)
-    proof, distance = BoundProof(), Distance()
+    proof, distance, relayed = BoundProof(), Distance(), Relayed(())
+    crossing = Crossing.of_topology(topology)
     if len(asked.devices) > 1:
         _check_ways(asked, topology)
         proof, distance = PROOFS[collective](asked), _distance(asked)
-    return _Searched(network, proof, distance, Crossing.of_topology(topology), _named(topology, proof.cut.links))
+        relayed = Relayed.of(asked, crossing)
+    return _Searched(network, proof, distance, crossing, relayed, _named(topology, proof.cut.links))
 
 
 def _named(topology: Topology, links: tuple[int, ...]) -> tuple[dict[str, Any], ...]:
