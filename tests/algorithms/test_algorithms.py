@@ -67,6 +67,7 @@ def test_the_library_has_what_it_must() -> None:
         "pat": {"all_gather", "reduce_scatter"},
         "swing": sharded,
         "pairwise": {"all_to_all"},
+        "fast": {"all_to_all"},
         "linear": rooted,
         "hierarchical": {*sharded, "broadcast"},
         "in_network": {*sharded, "broadcast", "reduce"},

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import choreo
-from choreo.synthesize.generators.matched import matched, rounds_of
+from choreo.algorithms.fast import rounds_of
+from choreo.synthesize.generators.matched import matched
 from choreo.synthesize.problem import read_problem
 
 SERVERS = "switch(4, 300GB/s, 300ns) x switch(4, 25GB/s, 1us)"

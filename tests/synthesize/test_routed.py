@@ -42,7 +42,7 @@ def test_uneven_traffic_with_empty_blocks() -> None:
     found = search("all_to_all", network, "1GiB", traffic=traffic)
     choreo.prove(found.schedule)
     assert found.generator == "routed" and found.efficiency > 0.95
-    assert found.library is not None and found.efficiency > 2 * found.library["efficiency"]
+    assert found.library is not None and found.efficiency > 1.1 * found.library["efficiency"]
     weights = found.schedule.weights
     assert weights is not None
     blocks = weights.reshape(64, -1).sum(axis=1) / weights.sum()

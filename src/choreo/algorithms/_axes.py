@@ -12,7 +12,7 @@ from choreo.errors import UsageError
 from choreo.topology import Topology
 from choreo.units import counted
 
-__all__ = ["BLOCK_ALGORITHM", "Axes", "axes_of", "parse_axes"]
+__all__ = ["BLOCK_ALGORITHM", "Axes", "axes_of", "parse_axes", "squarest"]
 
 # The algorithm that suits each building block of a network along its axis.
 BLOCK_ALGORITHM = {
@@ -87,3 +87,13 @@ def parse_axes(axes: str | Axes | Sequence[int] | Topology) -> Axes:
     sizes = tuple(int(size) for size in sizes_text.split("x"))
     names = names_text.split(",") if names_text else ["ring"] * len(sizes)
     return Axes(sizes, tuple(BLOCK_ALGORITHM.get(name.strip(), name.strip()) for name in names))
+
+
+def squarest(ranks: int) -> tuple[int, int]:
+    """Two sizes as near each other as the number of ranks allows, the smaller first.
+
+    >>> squarest(12), squarest(7)
+    ((3, 4), (1, 7))
+    """
+    inner = next(size for size in range(math.isqrt(ranks), 0, -1) if ranks % size == 0)
+    return inner, ranks // inner

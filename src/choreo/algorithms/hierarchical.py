@@ -23,7 +23,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from choreo.algorithms import Axes, Cost, algorithm, build, list_algorithms, mst, parse_axes
+from choreo.algorithms import Axes, Cost, algorithm, build, list_algorithms, mst, parse_axes, squarest
 from choreo.errors import UnknownNameError, UsageError
 from choreo.schedule import Schedule, Steps, after, in_groups, mesh_groups, then, together
 from choreo.topology import Topology
@@ -259,10 +259,7 @@ def _broadcast_along(size: int, name: str, root: int) -> Schedule:
 
 
 def _mesh(ranks: int, axes: AxesLike | None) -> _Mesh:
-    if axes is None:
-        inner = next(size for size in range(math.isqrt(ranks), 0, -1) if ranks % size == 0)
-        axes = (inner, ranks // inner)
-    parsed = parse_axes(axes)
+    parsed = parse_axes(squarest(ranks) if axes is None else axes)
     if parsed.ranks != ranks:
         product = " x ".join(map(str, parsed.sizes))
         raise UsageError(f"axes {product} make {parsed.ranks} ranks, not {ranks}; let them multiply to the ranks")

@@ -49,7 +49,7 @@ def _make_placed(
     topology: Topology, /, *, collective: str, ranks: int | None = None, algorithm: str | None = None, **options: Any
 ) -> Schedule:
     """The given schedule, along the network's dimensions if it needs axes, or else the one that suits the network."""
-    from choreo.algorithms import axes_of
+    from choreo.algorithms import axes_of, get_algorithm
     from choreo.simulate import suggested_schedule
 
     whole = ranks in (None, topology.num_devices)
@@ -57,7 +57,7 @@ def _make_placed(
     if algorithm is None and options.get("axes") is None:
         return suggested_schedule(collective, topology, ranks, **options)
     algorithm = algorithm or "hierarchical"
-    if algorithm == "hierarchical" and whole and options.get("axes") is None:
+    if whole and options.get("axes") is None and "axes" in get_algorithm(collective, algorithm).options:
         options["axes"] = str(axes_of(topology))
     return _make_schedule(collective=collective, ranks=ranks, algorithm=algorithm, **options)
 

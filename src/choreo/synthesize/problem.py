@@ -11,6 +11,7 @@ from choreo.bound import Bound, bound
 from choreo.collectives import Collective, get_collective
 from choreo.errors import UsageError
 from choreo.schedule import Schedule
+from choreo.schedule.weights import whole_amounts
 from choreo.simulate import Packets
 from choreo.synthesize.shares import best_shares
 from choreo.topology import Topology, devices_of, get_topology
@@ -24,8 +25,6 @@ EFFORTS = {"fast": 1 << 16, "low": 1 << 17, "medium": 1 << 20, "high": 1 << 23}
 
 # No message is cut finer than this: a network's figures need not say what a message costs beside its latency.
 LEAST_CHUNK_BYTES = 4096
-# Uneven blocks are counted in such parts of all data.
-TOTAL_WEIGHT = 1 << 26
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,7 +124,7 @@ def read_problem(
     if traffic is not None:
         if collective != "all_to_all":
             raise UsageError(f"traffic is for all_to_all, not for {collective}; leave it out")
-        weights = _weights("traffic", traffic, (len(devices), len(devices)))
+        weights = whole_amounts("traffic", traffic, (len(devices), len(devices)))
     if shares is not None:
         if contract.blocks(len(devices)) != len(devices):
             raise UsageError(f"{collective} has no blocks, one for each rank, so it takes no shares; leave them out")
@@ -133,24 +132,11 @@ def read_problem(
             if shares != "auto":
                 raise UsageError(f"shares must be numbers, one for each rank, or 'auto', not {shares!r:.40}")
             shares = best_shares(collective, network, devices)
-        weights = _weights("shares", shares, (len(devices),))
+        weights = whole_amounts("shares", shares, (len(devices),))
         if (weights == weights[0]).all():
             weights = None
     root = contract.check_root(root, len(devices))
     return Problem(collective, network, size, devices, root, effort, weights, relays, packets)
-
-
-def _weights(name: str, given: object, shape: tuple[int, ...]) -> Ints:
-    """Relative sizes as whole numbers; what is above zero stays so."""
-    try:
-        sizes = np.asarray(given, np.float64)
-    except (TypeError, ValueError):
-        sizes = np.zeros(0)
-    if sizes.shape != shape or not np.isfinite(sizes).all() or sizes.min() < 0 or not sizes.any():
-        form = " x ".join(map(str, shape))
-        raise UsageError(f"{name} must be {form} numbers of at least 0, some above, not {given!r:.60}")
-    whole = np.round(sizes / sizes.sum() * TOTAL_WEIGHT).astype(np.int64)
-    return np.where(sizes > 0, np.maximum(whole, 1), 0).reshape(-1)
 
 
 def _devices(topology: Topology, ranks: int | Sequence[int | str] | None) -> Ints:

@@ -159,7 +159,9 @@ def schedule_options(ranks: Option = ranks_option) -> Option:
         ),
         ranks,
         click.option("--root", type=int, metavar="RANK", help="The root of a rooted collective (0)."),
-        click.option("--axes", metavar="AXES", help="For hierarchical: sizes, innermost first, as in 8x4:direct,ring."),
+        click.option(
+            "--axes", metavar="AXES", help="For hierarchical, fast: sizes, innermost first, like 8x4:direct,ring."
+        ),
         click.option(
             "--rotate", is_flag=True, help="For hierarchical: parts of the data take the axes in different orders."
         ),

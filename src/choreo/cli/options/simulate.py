@@ -164,9 +164,11 @@ class Asked:
 
     def _along_dimensions(self, candidate: ScheduleOptions) -> ScheduleOptions:
         """The options with the topology's dimensions as axes, where the algorithm wants axes and has none."""
-        from choreo.algorithms import axes_of
+        from choreo.algorithms import axes_of, get_algorithm
 
-        if candidate.algorithms != ("hierarchical",) or candidate.axes is not None:
+        assert candidate.collective is not None
+        (name,) = candidate.algorithms
+        if candidate.axes is not None or "axes" not in get_algorithm(candidate.collective, name).options:
             return candidate
         if self.where.devices is not None or self.where.ranks != self.where.topology.num_devices:
             return candidate

@@ -20,11 +20,11 @@ from itertools import pairwise, product
 import numpy as np
 
 from choreo.schedule import Schedule, backwards
+from choreo.schedule.weights import BLOCK_WEIGHT, whole_weights
 from choreo.synthesize.network import hops_of
 from choreo.synthesize.problem import LEAST_CHUNK_BYTES, Candidate, Problem
 from choreo.synthesize.stars import Plan, Servers
 from choreo.synthesize.timeline import Tasks, steps_of
-from choreo.synthesize.weights import BLOCK_WEIGHT, whole_weights
 from choreo.topology.graph import Floats, Ints
 
 __all__ = ["layered"]

@@ -28,16 +28,20 @@ def library(problem: Problem) -> Iterator[Candidate]:
             except ChoreoError:  # it refuses this number of ranks
                 continue
             if is_short(schedule, problem.most_transfers // 4):
-                yield Candidate(algorithm.name, weighed(schedule, problem))
+                whole = schedule if "traffic" in options else weighed(schedule, problem)
+                yield Candidate(algorithm.name, whole)
 
 
 def _options(problem: Problem, algorithm: Algorithm) -> Iterator[dict[str, object]]:
     """Along the topology's dimensions where the algorithm takes axes, in one order and in all orders."""
+    given: dict[str, object] = {}
+    if "traffic" in algorithm.options and problem.weights is not None:
+        given = {"traffic": problem.weights.reshape(problem.ranks, problem.ranks)}
     if "axes" not in algorithm.options or not problem.in_order:
-        yield {}
+        yield given
         return
     axes = str(axes_of(problem.topology))
-    yield {"axes": axes}
+    yield given | {"axes": axes}
     if "rotate" in algorithm.options and len(problem.topology.blocks) > 1:
         yield {"axes": axes, "rotate": True}
 

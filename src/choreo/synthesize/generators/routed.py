@@ -17,12 +17,12 @@ from scipy.optimize import linprog
 from scipy.sparse import coo_matrix, csr_matrix, hstack, kron
 
 from choreo.schedule import Schedule, Steps, backwards
+from choreo.schedule.weights import BLOCK_WEIGHT, whole_weights
 from choreo.synthesize.network import Hops
 from choreo.synthesize.problem import LEAST_CHUNK_BYTES, Candidate, Problem
 from choreo.synthesize.relays import connects, group_hops, relays_of, settled
 from choreo.synthesize.symmetry import Symmetry, symmetry_of, translated_rows
 from choreo.synthesize.timeline import Tasks, in_time, steps_of
-from choreo.synthesize.weights import BLOCK_WEIGHT, whole_weights
 from choreo.topology.graph import Floats, Ints
 
 __all__ = ["routed"]

@@ -1,0 +1,53 @@
+"""Sizes as whole numbers: the weights of blocks, and of a block's chunks."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from choreo.errors import UsageError
+
+__all__ = ["BLOCK_WEIGHT", "whole_amounts", "whole_weights"]
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+# Uneven blocks are counted in such parts of all data.
+TOTAL_WEIGHT = 1 << 26
+# The relative size of a block: chunks are cut to whole parts of it.
+BLOCK_WEIGHT = 5040 << 8
+
+
+def whole_weights(parts: Floats, total: int = BLOCK_WEIGHT) -> Ints:
+    """Whole weights in proportion to the parts that add up to the total; as far as it goes, at least 1 each.
+
+    >>> whole_weights(np.array([1.0, 2.0])).tolist(), whole_weights(np.array([1.0, 2.0]), 1).tolist()
+    ([430080, 860160], [0, 1])
+    """
+    exact = parts / parts.sum() * total
+    weights: Ints = np.maximum(np.floor(exact + 1e-6).astype(np.int64), 1 if total >= len(parts) else 0)
+    short = total - int(weights.sum())
+    if short >= 0:
+        weights[np.argsort(weights - exact, kind="stable")[:short]] += 1
+    else:
+        weights[np.argmax(weights)] += short
+    return weights
+
+
+def whole_amounts(name: str, given: object, shape: tuple[int, ...]) -> Ints:
+    """Amounts in any unit as whole numbers, in a row; what is above zero stays so.
+
+    >>> whole_amounts("shares", [1, 3, 0], (3,)).tolist()
+    [16777216, 50331648, 0]
+    """
+    try:
+        sizes = np.asarray(given, np.float64)
+    except (TypeError, ValueError):
+        sizes = np.zeros(0)
+    if sizes.shape != shape or not np.isfinite(sizes).all() or sizes.min() < 0 or not sizes.any():
+        form = " x ".join(map(str, shape))
+        raise UsageError(f"{name} must be {form} numbers of at least 0, some above, not {given!r:.60}")
+    whole = np.round(sizes / sizes.sum() * TOTAL_WEIGHT).astype(np.int64)
+    return np.where(sizes > 0, np.maximum(whole, 1), 0).reshape(-1)
