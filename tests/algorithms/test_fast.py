@@ -92,7 +92,7 @@ def test_one_rank_with_most_of_the_traffic_no_longer_waits_for_its_own_adapter()
     [
         ({"axes": "4x3"}, "axes 4 x 3 make 12 ranks, not 8"),
         ({"traffic": [[1, 2], [3, 4]]}, "traffic must be 8 x 8 numbers"),
-        ({"traffic": np.zeros((8, 8))}, "some above"),
+        ({"traffic": np.zeros((8, 8))}, "a number above 0"),
         ({"traffic": np.full((8, 8), -1.0)}, "at least 0"),
         ({"traffic": "zipf"}, "traffic must be 8 x 8 numbers"),
     ],

@@ -244,6 +244,25 @@ def test_latency_goes_round_a_dead_link() -> None:
     assert bound("barrier", get_topology("ring(999, 1GB/s, 1us)").with_slow_link(0, 1, 0.0), 0).latency_bound_s > 0
 
 
+@pytest.mark.parametrize(
+    ("collective", "weights", "latency"),
+    [
+        ("all_to_all", [0, 1, 0, 0, 0, 0, 0, 0, 0], 1e-6),  # from 0 to 1
+        ("all_to_all", [1, 0, 0, 0, 1, 0, 0, 0, 1], 0.0),  # everybody keeps what it has
+        ("all_gather", [0, 1, 0], 1e-6),  # from the middle
+        ("all_gather", [1, 1, 0], 2e-6),
+        ("reduce_scatter", [0, 1, 0], 1e-6),
+        ("gather", [1, 1, 0], 1e-6),
+        ("scatter", [1, 0, 0], 0.0),
+        ("send_recv", [1, 1, 0], 1e-6),
+    ],
+)
+def test_empty_blocks_travel_nowhere(collective: str, weights: list[int], latency: float) -> None:
+    found = bound(collective, "line(3, 50GB/s, 1us)", 9, weights=weights)
+    assert found.latency_bound_s == pytest.approx(latency)
+    assert found.bound_s < latency + 1e-6
+
+
 def test_it_is_the_function_of_its_folder() -> None:
     assert choreo.bound is bound
     assert choreo.Bound is Bound

@@ -49,9 +49,18 @@ def test_uneven_traffic_with_empty_blocks() -> None:
     assert blocks == pytest.approx(traffic.reshape(-1) / traffic.sum(), abs=1e-6)
 
 
-@pytest.mark.parametrize("traffic", [[[1, 2]], "much", [[-1] * 4] * 4, [[0] * 4] * 4, [[float("nan")] * 4] * 4])
-def test_traffic_that_makes_no_sense_is_refused(traffic: object) -> None:
-    with pytest.raises(choreo.UsageError, match="traffic must be 4 x 4 numbers"):
+@pytest.mark.parametrize(
+    ("traffic", "says"),
+    [
+        ([[1, 2]], "must be 4 x 4 numbers, a row and a column for each rank, not 1 x 2"),
+        ("much", "must be 4 x 4 numbers, a row and a column for each rank, not 'much'"),
+        ([[0, 1, 1, 1], [1, 0, -1, 1], [1] * 4, [1] * 4], "not -1 from rank 1 to rank 2"),
+        ([[0] * 4] * 4, "all 4 x 4 of them are 0"),
+        ([[float("nan")] * 4] * 4, "not nan from rank 0 to rank 0"),
+    ],
+)
+def test_traffic_that_makes_no_sense_is_refused(traffic: object, says: str) -> None:
+    with pytest.raises(choreo.UsageError, match=says):
         choreo.synthesize("all_to_all", "ring(4, 50GB/s, 1us)", "1MiB", traffic=traffic)  # type: ignore[arg-type]
     with pytest.raises(choreo.UsageError, match="traffic is for all_to_all"):
         choreo.synthesize("all_gather", "ring(4, 50GB/s, 1us)", "1MiB", traffic=traffic)  # type: ignore[arg-type]

@@ -67,3 +67,11 @@ def test_what_has_no_shares_to_find_is_refused() -> None:
     with pytest.raises(UsageError, match="or 'auto', not 'best'"):
         choreo.synthesize("all_gather", SWITCH, "1MiB", shares="best")
     assert "has no blocks" in mistake("synthesize", "all_reduce", "-t", SWITCH, "--size", "1MiB", "--shares", "auto")
+
+
+def test_shares_that_leave_no_port_a_free_moment_give_way_to_more_even_ones() -> None:
+    network = choreo.get_topology("hgx-h100:2").with_slow_device(3, 2)
+    uneven = search("reduce_scatter", network, "64MiB", shares=best_shares("reduce_scatter", network, np.arange(16)))
+    found = search("reduce_scatter", network, "64MiB", shares="auto")
+    assert found.shares is not None and uneven.shares is not None
+    assert max(found.shares) < max(uneven.shares) and found.time_s < uneven.time_s

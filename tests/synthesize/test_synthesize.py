@@ -110,7 +110,7 @@ def test_ranks_may_be_devices() -> None:
     [
         ({"effort": "huge"}, "fast, low, medium, high"),
         ({"ranks": 17}, "17 ranks do not fit"),
-        ({"ranks": [1, 1]}, "different devices"),
+        ({"ranks": [1, 1]}, "device 1 is given for 2 ranks"),
         ({"root": 3}, "has no root"),
     ],
 )

@@ -18,7 +18,7 @@ import numpy as np
 
 from choreo.bound.crossing import Crossing
 from choreo.bound.flow_network import FlowNetwork, reached_from
-from choreo.bound.latency import Distance, farthest, farthest_pair
+from choreo.bound.latency import MOST_PAIRS, Distance, farthest, farthest_pair
 from choreo.bound.product import Product
 from choreo.bound.proofs import PROOFS, Asked, BoundProof, Cut
 from choreo.bound.relayed import Relayed
@@ -26,7 +26,7 @@ from choreo.collectives import get_collective
 from choreo.errors import UsageError, shown
 from choreo.results import Result, plain, result
 from choreo.topology import Topology, devices_of, get_topology
-from choreo.topology.graph import Ints
+from choreo.topology.graph import Bools, Ints
 from choreo.units import counted, format_bytes, format_time, size_of
 
 __all__ = ["Bound", "Cut", "bound"]
@@ -297,13 +297,33 @@ def _check_ways(asked: Asked, topology: Topology) -> None:
 
 
 def _distance(asked: Asked) -> Distance:
-    """The greatest distance that any data must travel."""
-    others = np.full(len(asked.devices), asked.root_device)
+    """The greatest distance that any data must travel; empty blocks travel nowhere."""
+    ranks, root = asked.by_rank, np.full(len(asked.by_rank), asked.root_device)
+    full = np.ones(len(ranks), np.bool_) if asked.weights is None else asked.weights > 0
     match asked.collective:
-        case "broadcast" | "scatter":
-            return farthest_pair(asked.network, asked.product, others, asked.devices)
-        case "reduce" | "gather":
-            return farthest_pair(asked.network, asked.product, asked.devices, others)
+        case "broadcast":
+            src, dst = root, ranks
+        case "reduce":
+            src, dst = ranks, root
+        case "scatter":
+            src, dst = root[full], ranks[full]
+        case "gather":
+            src, dst = ranks[full], root[full]
         case "send_recv":
-            return farthest_pair(asked.network, asked.product, asked.by_rank, np.roll(asked.by_rank, -1))
-    return farthest(asked.network, asked.product, asked.devices)
+            src, dst = ranks[full], np.roll(ranks, -1)[full]
+        case "all_to_all" | "all_gather" | "reduce_scatter" if asked.weights is not None:
+            src, dst = _pairs(asked, full)
+        case _:
+            return farthest(asked.network, asked.product, asked.devices)
+    return farthest_pair(asked.network, asked.product, src, dst) if len(src) else Distance()
+
+
+def _pairs(asked: Asked, full: Bools) -> tuple[Ints, Ints]:
+    """Between which devices the blocks that are not empty travel; of very many the first."""
+    ranks = asked.by_rank
+    if asked.collective == "all_to_all":
+        src, dst = np.divmod(np.flatnonzero(full)[:MOST_PAIRS], len(ranks))
+        return ranks[src], ranks[dst]
+    those = ranks[full][: max(1, MOST_PAIRS // len(ranks))]
+    ends = np.repeat(those, len(ranks)), np.tile(ranks, len(those))
+    return ends if asked.collective == "all_gather" else ends[::-1]

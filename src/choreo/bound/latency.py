@@ -21,7 +21,7 @@ from choreo.bound.product import Dimension, Product
 from choreo.topology import Block, Topology
 from choreo.topology.graph import Floats, Ints
 
-__all__ = ["MOST_NODES", "Distance", "farthest", "farthest_pair", "overheads"]
+__all__ = ["MOST_NODES", "MOST_PAIRS", "Distance", "farthest", "farthest_pair", "overheads"]
 
 MOST_NODES = 384
 MOST_PAIRS = 1 << 18

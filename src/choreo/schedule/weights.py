@@ -16,6 +16,9 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 
 # Uneven blocks are counted in such parts of all data.
 TOTAL_WEIGHT = 1 << 26
+# How amounts are given, and how one of them is named.
+FORMS = {1: "one for each rank", 2: "a row and a column for each rank"}
+PLACES = {1: ("for rank",), 2: ("from rank", "to rank")}
 # The relative size of a block: chunks are cut to whole parts of it.
 BLOCK_WEIGHT = 5040 << 8
 
@@ -45,9 +48,16 @@ def whole_amounts(name: str, given: object, shape: tuple[int, ...]) -> Ints:
     try:
         sizes = np.asarray(given, np.float64)
     except (TypeError, ValueError):
-        sizes = np.zeros(0)
-    if sizes.shape != shape or not np.isfinite(sizes).all() or sizes.min() < 0 or not sizes.any():
-        form = " x ".join(map(str, shape))
-        raise UsageError(f"{name} must be {form} numbers of at least 0, some above, not {given!r:.60}")
+        sizes = np.zeros(())
+    form = " x ".join(map(str, shape))
+    if sizes.shape != shape:
+        other = " x ".join(map(str, sizes.shape)) if sizes.shape else f"{given!r:.60}"
+        raise UsageError(f"{name} must be {form} numbers, {FORMS[len(shape)]}, not {other}")
+    wrong = np.argwhere(~(np.isfinite(sizes) & (sizes >= 0)))
+    if len(wrong):
+        at = " ".join(f"{end} {rank}" for end, rank in zip(PLACES[len(shape)], wrong[0].tolist(), strict=True))
+        raise UsageError(f"{name} must be numbers of at least 0, not {sizes[tuple(wrong[0])]:g} {at}")
+    if not sizes.any():
+        raise UsageError(f"{name} must have a number above 0, but all {form} of them are 0")
     whole = np.round(sizes / sizes.sum() * TOTAL_WEIGHT).astype(np.int64)
     return np.where(sizes > 0, np.maximum(whole, 1), 0).reshape(-1)

@@ -21,7 +21,7 @@ from choreo.units import counted, size_of
 __all__ = ["EFFORTS", "LEAST_CHUNK_BYTES", "Candidate", "Generator", "Problem", "read_problem"]
 
 # How many transfers a schedule may have that is tried, by effort.
-EFFORTS = {"fast": 1 << 16, "low": 1 << 17, "medium": 1 << 20, "high": 1 << 23}
+EFFORTS = {"fast": 1 << 16, "low": 1 << 17, "medium": 1 << 20, "high": 1 << 23, "exact": 1 << 20}
 
 # No message is cut finer than this: a network's figures need not say what a message costs beside its latency.
 LEAST_CHUNK_BYTES = 4096
@@ -88,12 +88,14 @@ class Problem:
 class Candidate:
     """A schedule, and how it was made: the generator, and perhaps in what form.
 
-    `time_s` is its time on the network where the plan is exact, so that a long one need not be simulated.
+    `time_s` is its time on the network where the plan is exact, so that a long one need not be simulated. `proved` says
+    in what respect nothing better exists, where that was searched.
     """
 
     generator: str
     schedule: Schedule
     time_s: float | None = None
+    proved: str | None = None
 
 
 # Yields the schedules that it can make for a problem; none if the problem is not of its kind.
@@ -151,6 +153,10 @@ def _devices(topology: Topology, ranks: int | Sequence[int | str] | None) -> Int
             )
         return np.arange(ranks)
     devices = devices_of(topology, ranks)
-    if not len(devices) or len(np.unique(devices)) < len(devices):
-        raise UsageError("ranks must be a number or different devices, one for each rank")
+    several, counts = np.unique(devices, return_counts=True)
+    if not len(devices):
+        raise UsageError("ranks must be a number, or devices, one for each rank; none was given")
+    if counts.max() > 1:
+        name = topology.node_name(int(several[counts.argmax()]))
+        raise UsageError(f"device {name} is given for {counts.max()} ranks; give every rank a device of its own")
     return devices

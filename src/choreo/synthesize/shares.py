@@ -16,7 +16,7 @@ from choreo.errors import UsageError
 from choreo.topology import Topology
 from choreo.topology.graph import Floats, Ints
 
-__all__ = ["best_shares"]
+__all__ = ["best_shares", "evener"]
 
 # How far above the program's time the bound may be, and how many sets may be asked for.
 TOLERANCE, ROUNDS = 1e-4, 200
@@ -59,6 +59,16 @@ def best_shares(collective: str, topology: Topology, devices: Ints) -> Floats:
     equal = np.full(ranks, 1 / ranks)
     even_s = bound(collective, topology, GB, devices=devices).bandwidth_bound_s
     return equal if even_s <= time_s * WORTH else _whole(shares) / PARTS
+
+
+def evener(weights: Ints, part: float) -> Ints:
+    """Weights that are only in part as uneven.
+
+    >>> evener(np.array([10, 20, 60]), 0.5).tolist()
+    [20, 25, 45]
+    """
+    found: Ints = np.round(part * weights + (1 - part) * weights.mean()).astype(np.int64)
+    return found
 
 
 def _single_ranks(collective: str, topology: Topology, devices: Ints) -> tuple[Floats, Floats]:

@@ -18,6 +18,7 @@ from choreo.simulate import Packets
 from choreo.simulate.flows.limited import time_within
 from choreo.simulate.jobs import Job, Placed, placed
 from choreo.simulate.packets.limited import packet_time_within
+from choreo.synthesize.generators.exact import exact
 from choreo.synthesize.generators.greedy import greedy
 from choreo.synthesize.generators.layered import layered
 from choreo.synthesize.generators.library import library
@@ -27,6 +28,7 @@ from choreo.synthesize.generators.packed import packed
 from choreo.synthesize.generators.routed import routed
 from choreo.synthesize.generators.translated import translated
 from choreo.synthesize.problem import Candidate, Generator, Problem, read_problem
+from choreo.synthesize.shares import evener
 from choreo.topology import Topology
 from choreo.topology.graph import Floats
 from choreo.units import counted, format_bytes, format_time
@@ -34,13 +36,17 @@ from choreo.units import counted, format_bytes, format_time
 __all__ = ["Synthesis", "search", "synthesize"]
 
 # With this share of the bound the search ends, by effort.
-ENOUGH = {"fast": 0.95, "low": 0.95, "medium": 0.98, "high": 0.995}
+ENOUGH = {"fast": 0.95, "low": 0.95, "medium": 0.98, "high": 0.995, "exact": 0.995}
 # With more ranks the library comes last: it is slow to simulate there, and mostly far from the best.
 FEW_RANKS = 128
+# The shares whose bound is least may leave no port a free moment. So shares that are only in part so uneven are tried.
+EVENER = (0.7, 0.5)
 # In the order in which they are asked; of equally fast schedules the first wins.
 GENERATORS: tuple[Generator, ...] = (translated, overlapped, packed, routed, matched, layered, greedy)
 # Those that solve no linear programs and do not try hundreds of schedules.
 FAST: tuple[Generator, ...] = (translated, greedy)
+# By effort; all others ask all generators.
+ASKED = {"fast": FAST, "exact": (exact, *GENERATORS)}
 
 
 class _Timed(NamedTuple):
@@ -80,6 +86,7 @@ class Synthesis(Result):
     time_s: float
     best_of_library: _Timed | None
     made_in_s: float
+    best_in_steps: _Timed | None = None
 
     @property
     def collective(self) -> str:
@@ -126,10 +133,21 @@ class Synthesis(Result):
         found = {"algorithm": candidate.generator, "time_s": time_s, "efficiency": self._share(time_s)}
         return found | {"at_least": True} if at_least else found
 
+    @property
+    def proved(self) -> str | None:
+        """What an exact search has proved: about this schedule, or about the best in synchronous steps."""
+        if self.best_in_steps is None:
+            return None
+        time_s, candidate, _ = self.best_in_steps
+        if candidate.schedule.body is self.schedule.body:
+            return f"optimal: {candidate.proved}"
+        return f"in synchronous steps the best takes {format_time(time_s)}: {candidate.proved}"
+
     def to_dict(self) -> dict[str, Any]:
-        """The result as values that JSON knows; of packets, what they were."""
+        """The result as values that JSON knows; of packets, what they were; of an exact search, what it proved."""
         packets = self.problem.packets
-        return super().to_dict() | ({} if packets is None else {"packets": dataclasses.asdict(packets)})
+        found = super().to_dict() | ({} if packets is None else {"packets": dataclasses.asdict(packets)})
+        return found | ({} if self.proved is None else {"proved": self.proved})
 
     def summary(self) -> str:
         """What was made, how, and what it reaches."""
@@ -160,11 +178,12 @@ def synthesize(
 
     It is proved, and never slower than the best of the library there. `ranks` is their number, or the device of each;
     all devices by default. `traffic` says how much each rank (rows) has for each other in an all_to_all, and `shares`
-    how large each rank's block is, both in any unit; "auto" finds the shares whose bound is least. With `relays`
-    devices that no rank is on may forward, add and copy: they are members of the schedule, after its ranks. `effort` is
-    low, medium or high: how large schedules may be that are tried, and what share of the bound is enough. With fast,
-    only what is quick to make is tried. With `packets` schedules are judged by the packets that they send through
-    switches of finite memory, not by flows.
+    how large each rank's block is, both in any unit; "auto" finds shares: those whose bound is least, or more even ones
+    if these are faster. With `relays` devices that no rank is on may forward, add and copy: they are members of the
+    schedule, after its ranks. `effort` is low, medium or high: how large schedules may be that are tried, and what
+    share of the bound is enough. With fast, only what is quick to make is tried; with exact, on a small network, what
+    is optimal in synchronous steps is searched for besides, and proved to be. With `packets` schedules are judged by
+    the packets that they send through switches of finite memory, not by flows.
 
     >>> synthesize("all_gather", "torus(4x4, 50GB/s, 500ns)", "1MiB").algorithm
     'synthesized'
@@ -214,8 +233,16 @@ def search(
         effort=effort,
         packets=packets,
     )
+    problems = [problem]
+    if isinstance(shares, str) and problem.weights is not None:
+        problems += [dataclasses.replace(problem, weights=evener(problem.weights, part)) for part in EVENER]
+    return min((_searched(one, started) for one in reversed(problems)), key=lambda found: found.time_s)
+
+
+def _searched(problem: Problem, started: float) -> Synthesis:
+    """What is found for a problem, since some moment of the process's time."""
     enough_s = problem.bound().bound_s / ENOUGH[problem.effort]
-    generators = FAST if problem.effort == "fast" else GENERATORS
+    generators = ASKED.get(problem.effort, GENERATORS)
     tried: list[_Timed] = []
     of_library: list[_Timed] = []
     for generator in (*generators, library) if problem.ranks > FEW_RANKS else (library, *generators):
@@ -223,6 +250,8 @@ def search(
         if generator is library:
             of_library = list(_timed(problem, library, best_s))
             tried += of_library
+        elif generator is exact:  # whatever is known already, it proves something
+            tried += _timed(problem, exact, math.inf)
         elif best_s > enough_s:
             tried += _timed(problem, generator, best_s, enough_s)
     tried.sort(key=lambda one: one.time_s)
@@ -239,10 +268,11 @@ def search(
             one.time_s,
             best,
             time.process_time() - started,
+            min((other for other in tried if other.candidate.proved), key=lambda other: other.time_s, default=None),
         )
     raise UsageError(
-        f"no schedule was found for {collective} over {counted(problem.ranks, 'rank')} on {problem.topology.name}; "
-        "try more effort"
+        f"no schedule was found for {problem.collective} over {counted(problem.ranks, 'rank')} on "
+        f"{problem.topology.name}; try more effort"
     )
 
 

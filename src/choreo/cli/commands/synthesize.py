@@ -23,6 +23,7 @@ from choreo.cli.progress import waiting
 from choreo.cli.recording import Recorded, keep
 from choreo.errors import UsageError, shown
 from choreo.files import read_bytes
+from choreo.units import counted
 
 MOST_TRAFFIC_BYTES = 1 << 26
 
@@ -42,10 +43,17 @@ def _shares(text: str) -> list[float] | str:
 def _traffic(path: Path) -> list[list[float]]:
     """The rows of a file; empty lines and what follows a # are left out."""
     text = read_bytes(path, MOST_TRAFFIC_BYTES, "a traffic file").decode(errors="replace")
-    lines = (line.partition("#")[0] for line in text.splitlines())
-    rows = [_numbers(line, f"{path}: a line") for line in lines if line.strip()]
-    if any(len(row) != len(rows) for row in rows) or not rows:
-        raise UsageError(f"{path} must have as many lines as numbers in a line, one for each rank")
+    rows: list[list[float]] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        row = _numbers(line.partition("#")[0], f"{path}: line {number}")
+        if row and rows and len(row) != len(rows[0]):
+            raise UsageError(
+                f"{path}: line {number} has {counted(len(row), 'number')}, but the first has {len(rows[0])}; give a "
+                "line for each rank, with a number for each other and itself"
+            )
+        rows += [row] if row else []
+    if not rows:
+        raise UsageError(f"{path} has no numbers; give a line for each rank, with a number for each other and itself")
     return rows
 
 
@@ -73,10 +81,10 @@ def _traffic(path: Path) -> list[list[float]]:
     click.option("--relays/--no-relays", default=True, help="Whether devices without a rank may forward (yes)."),
     click.option(
         "--effort",
-        type=click.Choice(["fast", "low", "medium", "high"]),
+        type=click.Choice(["fast", "low", "medium", "high", "exact"]),
         default="medium",
         show_default=True,
-        help="How large the tried schedules may be; fast tries only what is quick to make.",
+        help="How large the tried schedules may be; fast: what is quick to make; exact: small networks, with proof.",
     ),
 )
 @grouped("What if", *what_if_options())
@@ -147,3 +155,5 @@ def command(
         echo_json(found)
     else:
         print_synthesis(found, output)
+        if shares == "auto" and found.shares is None:
+            click.echo("The ranks' blocks are equal: others would gain nothing.")

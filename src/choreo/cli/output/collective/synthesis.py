@@ -39,6 +39,8 @@ def print_synthesis(found: Synthesis, output: Path | None) -> None:
     schedule = found.schedule
     cut = f"{counted(schedule.num_chunks, 'chunk')}, {counted(schedule.num_steps, 'step')}"
     echo_line(f"Proved: {cut}. Made in {format_time(found.made_in_s)}.")
+    if found.proved is not None:
+        echo_line(f"Exact search: {found.proved}.")
     if found.shares is not None:
         few = ", ".join(f"{100 * share:.1f}" for share in found.shares[:MOST_SHARES])
         echo_line(f"The ranks' blocks, in % of all data: {few}{', ...' * (found.ranks > MOST_SHARES)}.")
