@@ -34,16 +34,26 @@ def test_packets_are_reported() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("1 2\n3", "as many lines as numbers"),
-        ("", "as many lines as numbers"),
+        ("1 2\n\n3", "line 3 has 1 number, but the first has 2"),
+        ("# none", "has no numbers"),
         ("a b\nc d", "must be numbers"),
-        ("1 2\n3 4", "3 x 3 numbers"),
+        ("1 2\n3 4", "3 x 3 numbers, a row and a column for each rank, not 2 x 2"),
     ],
 )
 def test_other_traffic_is_refused(tmp_path: Path, text: str, says: str) -> None:
     traffic = tmp_path / "traffic"
     traffic.write_text(text)
     assert says in mistake("synthesize", "all_to_all", "--traffic", str(traffic), *RING)
+
+
+def test_an_exact_search_tells_what_it_proved_and_what_it_does_not_do() -> None:
+    said = str(fine("synthesize", "all_gather", *RING, "--effort", "exact"))
+    assert "Exact search: " in said and "the fewest there can be" in said
+    assert "use effort medium or high" in mistake("synthesize", "barrier", *RING[:2], "--effort", "exact")
+
+
+def test_shares_that_stay_equal_are_said_to() -> None:
+    assert "blocks are equal" in str(fine("synthesize", "all_gather", *RING, "--shares", "auto"))
 
 
 def test_shares_that_are_no_numbers_are_refused() -> None:
