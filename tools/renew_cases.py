@@ -24,8 +24,8 @@ def renewed(expected: str, printed: str) -> str:
     if not expected.strip():
         return expected
     if "..." not in expected.split("\n"):
-        return "\n".join(line.rstrip() for line in printed.strip("\n").split("\n")) + "\n"
-    lines, at, made = [line.rstrip() for line in printed.rstrip("\n").split("\n")], 0, list[str]()
+        return "\n".join(_lines(expected, printed.lstrip("\n"))) + "\n"
+    lines, at, made = _lines(expected, printed), 0, list[str]()
     for wanted in expected.rstrip("\n").split("\n"):
         if wanted == "...":
             made.append(wanted)
@@ -40,6 +40,14 @@ def renewed(expected: str, printed: str) -> str:
         made.append(lines[best])
         at = best + 1
     return "\n".join(made) + "\n"
+
+
+def _lines(expected: str, printed: str) -> list[str]:
+    """What is printed, where an expected line has `...` for what changes from run to run, with that."""
+    elided = [line for line in expected.split("\n") if "..." in line and line != "..."]
+    patterns = [(line, ".*".join(map(re.escape, line.split("...")))) for line in elided]
+    lines = [line.rstrip() for line in printed.rstrip("\n").split("\n")]
+    return [next((known for known, pattern in patterns if re.fullmatch(pattern, line)), line) for line in lines]
 
 
 def _likeness(one: str, other: str) -> float:

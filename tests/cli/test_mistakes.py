@@ -111,8 +111,8 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["prove", *RING, "--axes", "2x2"], "all_reduce by ring takes no axes; leave it out"),
     (["prove", *RING, "--rotate"], "all_reduce by ring takes no rotate; leave it out"),
     (["show", *RING, "--axes", "2x2", "--rotate"], "takes no axes; leave it out"),
-    (["price", "all_to_all", "-p", "8", "--axes", "2x4", *SIZE], "axes"),
-    (["prove", "all_to_all", "-p", "8", "--axes", "2x4"], "axes"),
+    (["price", "scatter", "-p", "8", "--axes", "2x4", *SIZE], "axes"),
+    (["prove", "scatter", "-p", "8", "--axes", "2x4"], "axes"),
     (["price", "all_to_all", "-p", "8", "--rotate", *SIZE], "rotate"),
     # sizes, times, bandwidths
     (["price", *RING, "--size", ""], "'' is not a size; write 8, 4KiB, 1MB or 64MiB"),

@@ -108,7 +108,7 @@ def test_ranks_are_on_the_hosts_that_ran_them() -> None:
 
 def test_a_file_is_imported_once() -> None:
     file = str(DATA / "all_reduce.txt")
-    assert run_choreo("record", "import", file).err == "choreo: without --topology there are no predictions of these\n"
+    assert run_choreo("record", "import", file).err == "choreo: without --topology there are no predictions for these\n"
     assert "was imported already, by run 1; --again" in mistake("record", "import", file)
     assert run_choreo("record", "import", file, "--again", "-t", "hgx-h100:1").code == 0
     assert sql("select count(*) from measurement", oltp=True).rows == [(12,)]

@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from choreo.errors import UsageError
+from choreo.errors import UsageError, short
+from choreo.files import check_work
 from choreo.schedule import Schedule
 from choreo.simulate.flows.backend import core_type
 from choreo.simulate.flows.engine import Progress, run_alone, run_shared
@@ -19,6 +20,8 @@ from choreo.topology import Topology, get_topology
 from choreo.units import gamma_of
 
 __all__ = ["simulate", "simulate_together"]
+
+LINK_BYTES = 256  # what the simulator holds for a link
 
 
 def simulate(
@@ -83,6 +86,8 @@ def simulate_together(
     2
     """
     network = get_topology(topology)
+    links = len(network.links)
+    check_work(f"a simulation on {short(network.name)}, a network of {links} links,", links * LINK_BYTES)
     gamma = float(gamma_of(gamma_s_per_byte))
     if not isinstance(jobs, Sequence) or not jobs:
         raise UsageError("there is nothing to simulate; give a list of at least one Job")

@@ -35,7 +35,7 @@ __all__ = [
 MAX_LINKS = 1 << 26
 LEAST, MOST = 1e-300, 1e300  # of a bandwidth or latency
 # What a link and a node with a name take in memory, with what is made of them on the way.
-LINK_BYTES, NODE_BYTES = 256, 400
+LINK_BYTES, NODE_BYTES = 160, 400
 
 # A module's function with some arguments bound, so that a topology can be pickled.
 Router = Callable[[Ints, Ints, Ints, str], Paths]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import socket
 import threading
@@ -90,6 +91,13 @@ def test_members_work_while_strangers_flood_every_port(two_hosts: Hosts) -> None
     assert min(counts) > 300, counts
 
 
+def limit_descriptors_and_be_late() -> None:
+    """Rank 4 comes late, so that the rendezvous is open long enough for strangers, however fast the machine is."""
+    limit_descriptors()
+    if os.environ["RANK"] == "4":
+        time.sleep(0.5)
+
+
 def works_alone(comm: Communicator, _: Pipe) -> tuple[int, int]:
     """A program on one host, where only the rendezvous listened."""
     assert (comm.all_reduce(np.ones(10)) == comm.world_size).all()
@@ -102,7 +110,7 @@ def works_alone(comm: Communicator, _: Pipe) -> tuple[int, int]:
 def test_ranks_of_one_host_meet_while_strangers_flood(two_hosts: Hosts) -> None:
     """And then nobody listens, for all that they do."""
     with Flood(two_hosts.names[0], 300) as flood:
-        with NetworkJob(two_hosts, [0] * 5, works_alone, before=limit_descriptors) as job:
+        with NetworkJob(two_hosts, [0] * 5, works_alone, before=limit_descriptors_and_be_late) as job:
             ended = job.ended()
         assert flood.count > 30, flood.count
     assert not [one for one in ended if one.error], "\n".join(one.text for one in ended)
@@ -113,6 +121,7 @@ def leaves_and_comes_back(comm: Communicator, _: Pipe) -> list[int]:
     """Rank 2 leaves; the others shrink, and then grow with it."""
     if comm.rank == 2:
         comm.close()
+        time.sleep(0.5)  # strangers find the admission listener meanwhile
         comm = choreo.join(timeout=30.0)
     else:
         with pytest.raises(PeerFailure):
