@@ -86,6 +86,13 @@ def test_networks_as_they_are_typed(text: str) -> None:
     assert "and the limit is 320 MiB; --limit" in mistake("topology", "show", text)
 
 
+def test_a_network_that_can_be_shown_may_be_too_large_to_simulate() -> None:
+    run = ("simulate", "all_reduce", "-a", "ring", "-p", "8", "-t", "ring(1000, 1GB/s)", "--size", "1KiB")
+    fine(*run, "--limit", "512KiB")
+    told = mistake(*run, "--limit", "400KiB")  # enough for the network
+    assert "a simulation on ring(1000, 1GB/s), a network of 2000 links, is about 500 KiB of data" in told
+
+
 def test_the_limit_can_be_raised_and_lowered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.json").write_text('{"name": "a", "topology": "ring(1000, 1GB/s)"}')
     show = ("topology", "show", str(tmp_path / "a.json"))
