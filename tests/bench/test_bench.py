@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 import choreo
-from choreo.bench import processes
+from choreo.bench import processes, session
 from choreo.bench.bench import measure, predicted_s
+from choreo.bench.busy import busy_cores
 from choreo.bench.inputs import Case, case_of, dtype_of, expected, given
 from choreo.bench.options import BenchOptions
 from choreo.bench.processes import RankProcesses
@@ -27,6 +28,7 @@ from choreo.errors import BenchmarkError, ChoreoError, SizeError, UsageError
 from choreo.run.execute.constants import Band, Constants, default_constants
 from choreo.units import parse_size
 from tests.helpers.command import run_choreo
+from tests.helpers.ranks.faults import eventually
 from tests.helpers.ranks.forks import import_torch
 
 CONSTANTS = Constants((Band(2, 1 << 62, 1e-6, 1e9, 1e-9),))
@@ -216,6 +218,23 @@ def test_a_prediction_is_judged_where_there_is_one(ranks: str, told: bool) -> No
     ran = run_choreo("bench", "all_reduce", "-n", ranks, "-b", "8", "-e", "8", "--rounds", "1", "--iters", "1")
     assert ran.code == 0, ran.err
     assert ("Prediction off by" in ran.out) is told
+
+
+@pytest.mark.usefixtures("forked")
+@pytest.mark.parametrize(("cores", "named"), [(0.2, False), (1.5, True)])
+def test_a_machine_that_others_keep_busy_is_named(cores: float, named: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "busy_cores", lambda: cores)
+    ran = run_choreo("bench", "all_reduce", "-n", "2", "-b", "8", "-e", "8", "--rounds", "1", "--iters", "1")
+    sentence = "# Measured beside      : other programs kept 1.5 cores busy, which no prediction knows of"
+    assert (sentence in ran.out.splitlines()) is named
+
+
+def test_busy_cores_are_counted() -> None:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        try:
+            assert eventually(lambda: busy_cores() > 0.3)
+        finally:
+            busy.kill()
 
 
 @pytest.mark.usefixtures("forked")

@@ -112,7 +112,7 @@ def measure(
             if say is not None:
                 say(sentence)
         said = len(session.missing)
-    return Benchmark(options, tuple(rows), tuple(session.missing))
+    return Benchmark(options, tuple(rows), tuple(session.missing), session.busy_cores)
 
 
 def _rows(options: BenchOptions, session: BenchSession, size: int) -> Iterator[Measurement]:

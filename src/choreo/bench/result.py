@@ -105,13 +105,17 @@ class Measurement(Bandwidths, Result):
 
 @result
 class Benchmark(Result):
-    """All rows of a benchmark. `missing` says what could not be measured, and why."""
+    """All rows of a benchmark.
+
+    `missing` says what could not be measured, and why; `busy_cores` how many cores others kept busy when it began.
+    """
 
     columns: ClassVar[tuple[str, ...]] = ("collective", "ranks", "dtype", "results")
 
     options: BenchOptions
     results: tuple[Measurement, ...]
     missing: tuple[str, ...] = ()
+    busy_cores: float = 0.0
 
     @property
     def collective(self) -> str:
@@ -127,6 +131,13 @@ class Benchmark(Result):
     def dtype(self) -> str:
         """NumPy's name of the element type."""
         return dtype_of(self.options.dtype).name
+
+    @property
+    def disturbed(self) -> str:
+        """A sentence if other programs kept half a core or more busy; empty if not."""
+        if self.busy_cores < 0.5:
+            return ""
+        return f"other programs kept {self.busy_cores:.1f} cores busy, which no prediction knows of"
 
     def summary(self) -> str:
         """What was measured, in one line."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from choreo.algorithms import get_algorithm
+from choreo.bench.busy import busy_cores
 from choreo.bench.inputs import Case
 from choreo.bench.processes import Message, RankProcesses
 from choreo.errors import BenchmarkError, ChoreoError
@@ -63,10 +64,14 @@ class Contestant:
 
 
 class BenchSession:
-    """The ranks of all libraries of a benchmark, started once. `missing` says which libraries are not installed."""
+    """The ranks of all libraries of a benchmark, started once.
+
+    `missing` says which libraries are not installed, `busy_cores` how many cores others kept busy before the start.
+    """
 
     def __init__(self, ranks: int, constants: Constants, peers: Sequence[str] = (), *, pin: bool = False) -> None:
         self.ranks, self.constants = ranks, constants
+        self.busy_cores = busy_cores()
         self.missing: list[str] = []
         self.peers: dict[str, RankProcesses] = {}
         self._exit = contextlib.ExitStack()

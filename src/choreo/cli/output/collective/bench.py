@@ -72,6 +72,8 @@ class BenchTable:
         off = [abs(row.predicted_s / row.time_s - 1) for row in report.results if row.predicted_s > 0]
         if off:
             echo_comment(f"Prediction off by    : {100 * statistics.median(off):.0f} % in the median row")
+        if report.disturbed:
+            echo_comment(f"Measured beside      : {report.disturbed}")
         for name in report.options.against:
             ratios = [row.ratio(name) for row in report.results if name in row.peer_times_s]
             if ratios:
