@@ -48,7 +48,7 @@ def test_other_traffic_is_refused(tmp_path: Path, text: str, says: str) -> None:
 
 def test_an_exact_search_tells_what_it_proved_and_what_it_does_not_do() -> None:
     said = str(fine("synthesize", "all_gather", *RING, "--effort", "exact"))
-    assert "Exact search: " in said and "the fewest there can be" in said
+    assert "Exact search: " in said and "the fewest possible" in said
     assert "use effort medium or high" in mistake("synthesize", "barrier", *RING[:2], "--effort", "exact")
 
 

@@ -56,7 +56,7 @@ def test_all_that_is_found_proves_and_says_what_is_optimal(collective: str) -> N
     assert made
     for candidate in made:
         choreo.prove(candidate.schedule)
-        assert candidate.proved is not None and "the fewest there can be" in candidate.proved
+        assert candidate.proved is not None and "the fewest possible" in candidate.proved
     assert choreo.simulate(made[-1].schedule, MESH, "1MiB").time_s >= least * (1 - 1e-9)
 
 
@@ -68,7 +68,7 @@ def test_more_bytes_want_more_chunks() -> None:
 
 def test_the_search_says_what_was_proved() -> None:
     found = search("all_gather", RING, "1MiB", effort="exact")
-    assert found.proved is not None and "3 rounds of 2 chunks a share" in found.proved
+    assert found.proved is not None and "3 rounds of 2 chunks per share" in found.proved
     assert found.to_dict()["proved"] == found.proved
     assert "proved" not in search("all_gather", RING, "1MiB").to_dict()
 

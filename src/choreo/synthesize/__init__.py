@@ -1,4 +1,4 @@
-"""A schedule for a network: made for its links, proved, and the best of several ways of making one."""
+"""Synthesize a schedule for a given network, prove it, and keep the fastest of several approaches."""
 
 from choreo.synthesize.problem import EFFORTS
 from choreo.synthesize.synthesize import Synthesis, search, synthesize

@@ -1,10 +1,10 @@
-"""The cheapest arborescence: of all trees that lead from a root to every device, the one whose hops cost least.
+"""The cheapest arborescence: the least-cost tree from a root to every device.
 
-Every device takes its cheapest hop in; where these make cycles, each is contracted to one device, solved, and opened
-where it is entered.
+Every device takes its cheapest incoming hop. Where these form cycles, each cycle is contracted to one device, the
+smaller problem is solved, and the cycle is opened where the solution enters it.
 
-Source: Y. J. Chu and T. H. Liu, "On the shortest arborescence of a directed graph", Science Sinica 14, 1965;
-J. Edmonds, "Optimum branchings", Journal of Research of the National Bureau of Standards 71B, 1967.
+Source: Y. J. Chu and T. H. Liu, "On the shortest arborescence of a directed graph", Science Sinica 14, 1965; J.
+Edmonds, "Optimum branchings", Journal of Research of the National Bureau of Standards 71B, 1967.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["cheapest_arborescence"]
 
 
 def cheapest_arborescence(cost: Floats, root: int) -> Ints:
-    """The parent of every device, -1 for the root's; `cost[u, v]` is that of the hop from u to v, infinite if none.
+    """The parent of every device, -1 for the root; `cost[u, v]` is the cost of the hop u to v, or infinite.
 
     >>> cheapest_arborescence(np.array([[np.inf, 1, 5], [1, np.inf, 1], [1, 1, np.inf]]), 0)
     array([-1,  0,  1])
@@ -29,14 +29,14 @@ def cheapest_arborescence(cost: Floats, root: int) -> Ints:
     cycles = _cycles(parent.tolist())
     if not cycles:
         return parent
-    # The contracted graph: every cycle is a device, and so is every device that is in none.
+    # The contracted graph: one device for each cycle, and one for each device outside all cycles.
     label = np.full(len(costs), -1)
     for number, cycle in enumerate(cycles):
         label[cycle] = number
     alone = np.flatnonzero(label < 0)
     label[alone] = len(cycles) + np.arange(len(alone))
     inner = np.concatenate(cycles)
-    costs[:, inner] -= costs[parent[inner], inner]  # to enter a cycle at v saves the hop that leads to v now
+    costs[:, inner] -= costs[parent[inner], inner]  # entering a cycle at v saves the hop that leads to v now
     order = np.argsort(label, kind="stable")
     starts = np.searchsorted(label[order], np.arange(len(cycles) + len(alone) + 1))
     between = costs[order][:, order]
@@ -55,7 +55,7 @@ def cheapest_arborescence(cost: Floats, root: int) -> Ints:
 
 
 def _cycles(parent: list[int]) -> list[list[int]]:
-    """The devices of each cycle of parents."""
+    """The devices of each cycle in the parent graph."""
     found: list[list[int]] = []
     state = [0] * len(parent)
     for start in range(len(parent)):

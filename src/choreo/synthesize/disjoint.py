@@ -1,8 +1,8 @@
-"""Arc-disjoint trees of one root: as many as its data can leave on at once, each with links of its own.
+"""Arc-disjoint trees from one root: as many as the root can feed at once, each on links of its own.
 
-A link is cut into slots, each as wide as one of the trees. All trees grow at once from the root, always by the hop that
-arrives soonest. A hop may only be taken if all trees can still be completed, which the theorem on disjoint branchings
-tells by a flow: into every device there must be ways, that share no slot, from each of the trees. A pipeline along such
+A link is cut into slots, each as wide as one tree. All trees grow from the root at the same time, always by the hop
+that arrives first. A hop is taken only if all trees can still be completed. Edmonds' theorem on disjoint branchings
+turns that into a flow problem: every device must have slot-disjoint paths from each of the trees. A pipeline along such
 trees never waits for another.
 
 Source: J. Edmonds, "Edge-disjoint branchings", in Combinatorial Algorithms, 1973; L. Lovász, "On two minimax theorems
@@ -20,16 +20,16 @@ from choreo.topology.graph import Floats, Ints
 
 __all__ = ["disjoint_trees"]
 
-# How many trees there may be, and the share of the least time's speed that is enough for them to be few.
+# The most trees, and the share of the best possible speed that is enough to settle for fewer trees.
 MOST_TREES, NEAR = 16, 0.98
-# How often a hop may be looked at, at most: every tree asks for every hop, and each time looks at all for every tree.
+# How many hop checks a search may take: every tree considers every hop, and each check looks at all trees.
 MOST_LOOKS = 1 << 24
 
 
 def disjoint_trees(hops: Hops, root: int, hop_s: Floats, s_a_byte: float) -> list[Ints]:
     """The hop into each member of each tree, -1 for the root; none where hops share links or many trees are needed.
 
-    `hop_s` is how long a chunk takes over each hop, and `s_a_byte` how long a byte of the root's data takes at least.
+    `hop_s` is the time of a chunk over each hop, and `s_a_byte` the least time for a byte of the root's data.
 
     >>> from choreo.synthesize.network import hops_of
     >>> from choreo.topology import get_topology
@@ -55,7 +55,7 @@ def disjoint_trees(hops: Hops, root: int, hop_s: Floats, s_a_byte: float) -> lis
 
 
 class _Growth:
-    """Trees that grow: `has` tells by bits which trees a device is in, and `left` how many slots of a hop are free."""
+    """Growing trees: `has` is a bit mask of the trees that a device is in, and `left` the free slots of each hop."""
 
     def __init__(self, hops: Hops, root: int, slots: Ints, trees: int) -> None:
         self.src, self.dst = hops.src.tolist(), hops.dst.tolist()
@@ -80,7 +80,7 @@ class _Growth:
             at, hop, tree = heapq.heappop(waiting)
             device = self.dst[hop]
             if self.has[device] >> tree & 1 or not self.left[hop] or not self._may_take(hop, tree):
-                continue  # what cannot be completed now never can be
+                continue  # what cannot be completed now never will be
             found[tree][device] = hop
             for onward in self.out[device]:
                 heapq.heappush(waiting, (at + takes[onward], onward, tree))
@@ -97,18 +97,19 @@ class _Growth:
         return False
 
     def can_complete(self, device: int) -> bool:
-        """Whether ways lead to a device from all trees that lack it, none by a slot of another: a flow of that size."""
+        """Whether slot-disjoint paths lead to a device from all trees that lack it: a flow of that size exists."""
         lacking = self.trees - self.has[device].bit_count()
         flow: dict[int, int] = {}
         leaves_at: dict[int, int] = {tree: device for tree in range(self.trees) if self.has[device] >> tree & 1}
         return all(self._augment(device, flow, leaves_at) for _ in range(lacking))
 
     def _augment(self, device: int, flow: dict[int, int], leaves_at: dict[int, int]) -> bool:
-        """One more way, found backwards from the device; others may be led around it.
+        """Find one more path, searching backwards from the device; other paths may be rerouted.
 
-        `flow` has the slots that ways take on hops, and `leaves_at` where the way of each tree begins.
+        `flow` has the slots in use on each hop, and `leaves_at` where each tree's path begins.
         """
-        # By device: the hop that led to it and its sense, or -2 - tree and who asked where that tree's way began there.
+        # By device: the hop that led to it and its direction, or -2 - tree and which device asked where that tree's
+        # path began.
         came: dict[int, tuple[int, int]] = {device: (-1, 0)}
         queue = [device]
         asked = 0  # trees, as bits
@@ -135,13 +136,13 @@ class _Growth:
     def _take(
         self, tree: int, here: int, came: dict[int, tuple[int, int]], flow: dict[int, int], leaves_at: dict[int, int]
     ) -> None:
-        """Lead the ways as the search came: this tree's begins here, and each that is in its way begins elsewhere."""
+        """Apply the search result: this tree's path begins here, and each path in its way begins elsewhere."""
         leaves_at[tree] = here
         while True:
             hop, sense = came[here]
             if hop == -1:
                 return
-            if hop < -1:  # the way of that tree began here, and now begins where it was asked
+            if hop < -1:  # that tree's path began here, and now begins where it was asked for
                 here = sense
                 leaves_at[-2 - hop] = here
                 continue

@@ -1,4 +1,4 @@
-"""Which trees carry the data, and what part of it each has: disjoint trees of one root, or trees that are packed."""
+"""Which trees carry the data, and how much each carries: disjoint trees from one root, or packed trees."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from choreo.topology.graph import Floats, Ints
 
 __all__ = ["Division", "disjoint_division", "packed_division", "part_bytes"]
 
-# For a number of chunks: trees, and the seconds that the busiest link has for each byte of a share or of the vector.
+# From a number of chunks to trees, and the busiest link's seconds per byte of a share or of the vector.
 Division: TypeAlias = Callable[[int], tuple[list[Tree], float]]
 
-# Into how many chunks a share is mostly cut, and into how many a vector: what a deep tree costs follows from it.
+# The usual number of chunks per share, and per vector; it determines the cost of a deep tree.
 USUAL_CHUNKS = {True: 32, False: 256}
-# A deep tree has at least so much of what a tree has in the mean.
+# A deep tree carries at least this fraction of the mean.
 LEAST_OF_MEAN = 0.1
 
 
@@ -30,7 +30,7 @@ def part_bytes(problem: Problem) -> float:
 
 
 def packed_division(problem: Problem, hops: Hops) -> Division:
-    """Trees by linear program, the same for every number of chunks."""
+    """Trees from the linear program, the same for every number of chunks."""
     shared = _is_shared(problem)
     hop_s, least = _hop_s(problem, hops, USUAL_CHUNKS[shared]), _least_s_a_byte(problem)
     if problem.collective == "all_reduce":
@@ -46,7 +46,7 @@ def packed_division(problem: Problem, hops: Hops) -> Division:
 
 
 def disjoint_division(problem: Problem, hops: Hops) -> Division | None:
-    """Disjoint trees of one root, None if there are none. Deep ones have less of the data: all end at the same time."""
+    """Disjoint trees from one root, None if there are none. Deep trees carry less, so that all end at the same time."""
     assert problem.root is not None
     root, away, least = problem.root, _away(problem, hops), _least_s_a_byte(problem)
     trees = disjoint_trees(away, root, _hop_s(problem, hops, USUAL_CHUNKS[False]), least)
@@ -67,7 +67,7 @@ def _is_shared(problem: Problem) -> bool:
 
 
 def _hop_s(problem: Problem, hops: Hops, chunks: int) -> Floats:
-    """How long one of so many chunks takes over each hop, for every byte of them all."""
+    """The time of one chunk over each hop, per byte of all chunks together."""
     size = part_bytes(problem)
     costs_s = hops.latency_s + hops.send_s + hops.receive_s
     return 1 / chunks / hops.bandwidth_bytes_per_s + costs_s / max(size, chunks)
@@ -79,7 +79,7 @@ def _least_s_a_byte(problem: Problem) -> float:
 
 
 def _away(problem: Problem, hops: Hops) -> Hops:
-    """The hops by which trees lead away from the root: a reduce takes them the other way."""
+    """The hops that lead away from the root; a reduce uses them in the other direction."""
     return hops.turned() if problem.collective == "reduce" else hops
 
 

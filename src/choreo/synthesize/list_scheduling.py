@@ -1,9 +1,9 @@
-"""List scheduling by events, in Python: the twin of `core/list_scheduling.c`, and what runs where there is no compiler.
+"""List scheduling by events, in Python: the twin of `core/list_scheduling.c`, and the fallback without a compiler.
 
-A task is ready when those before it are written. Its sender prepares it, one at a time, of those that are ready the one
-that should start first. It starts when the links of its hop are free, arrives a latency after it is out, and its
-receiver takes it in, again one at a time, the one that arrived first. Ties go to the task that should start first, then
-to the one with the lower number. Tasks that wait for the same hop may be one message.
+A task is ready when the tasks before it are written. Its sender prepares one task at a time: of those that are ready,
+the one with the earliest planned start. A task starts when the links of its hop are free and arrives one latency after
+its last byte left. Its receiver takes in one at a time, in order of arrival. Ties go to the task with the earlier
+planned start, then to the lower number. Tasks that wait for the same hop may be combined into one message.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from choreo.topology.graph import Floats, Ints
 
 __all__ = ["start_times"]
 
-# What happens to a task, in the order of those at one moment.
+# Events of a task, in the order in which simultaneous ones are handled.
 SENT, OUT, ARRIVED, WRITTEN = range(4)
 
 
@@ -39,11 +39,11 @@ def start_times(  # noqa: PLR0917 - the compiled loop takes columns as they are,
 ) -> tuple[Floats, float]:
     """When each task starts, and when the last is written.
 
-    The first four columns are by task: its hop, how long its links are busy with it, when it should start, and how many
-    tasks come before it. Task t lets those in after[after_offsets[t] : after_offsets[t + 1]] go on; hop h takes such a
-    range of links. The rest is by hop: latency; sender and receiver (`payers`, two rows); and four rows of costs, until
-    a message is sent, until the next may be, and the same for taking it in. A message of several tasks takes its links
-    no longer than `most_s`.
+    The first four columns are by task: its hop, how long it occupies its links, its planned start, and how many tasks
+    come before it. Task t releases those in after[after_offsets[t] : after_offsets[t + 1]]; hop h takes such a range of
+    links. The rest is by hop: latency; sender and receiver (`payers`, two rows); and four rows of costs: until a
+    message is sent, until the next may be, and the same for receiving. A message of several tasks occupies its links no
+    longer than `most_s`.
     """
     by_task = hop, takes_s, latest_s, missing
     loop = _Loop(by_task, num_links, len(link_offsets) - 1, int(payers.max(initial=-1)) + 1)
@@ -54,13 +54,13 @@ def start_times(  # noqa: PLR0917 - the compiled loop takes columns as they are,
 
 
 class _Payer:
-    """A member's sends, or what it takes in: one at a time."""
+    """One member's sends, or its receives: one at a time."""
 
     __slots__ = ("busy", "free_at", "waiting")
 
     def __init__(self) -> None:
         self.busy, self.free_at = False, 0.0
-        self.waiting: list[tuple[float, float, int]] = []  # its turn, when it should start, the task
+        self.waiting: list[tuple[float, float, int]] = []  # order of events, planned start, task
 
 
 class _Loop:
@@ -85,7 +85,7 @@ class _Loop:
     def run(self, *, busiest_first: bool, most_s: float) -> tuple[Floats, float]:
         self.most_s = most_s
         self.joined = [False] * len(self.hop)
-        self.unsent: list[list[tuple[float, float, int]]] = [[] for _ in self.links]  # by hop: what waits for a sender
+        self.unsent: list[list[tuple[float, float, int]]] = [[] for _ in self.links]  # by hop: waiting for a sender
         self.message = [[task] for task in range(len(self.hop))]  # by its first task
         self.hops_at: list[list[int]] = [[] for _ in self.free]
         self.left_s = [0.0] * len(self.free)
@@ -143,7 +143,7 @@ class _Loop:
         self.touched_members.clear()
 
     def _joins(self, task: int, first: int) -> bool:
-        """Whether a task is made part of the message of another."""
+        """Whether a task is added to the message of another."""
         if self.hop[task] != self.hop[first] or self.takes[first] + self.takes[task] > self.most_s:
             return False
         self.message[first].append(task)

@@ -1,8 +1,8 @@
-"""The network as a synthesizer sees it: hops from member to member that cross no other, and the links each one takes.
+"""The network as a synthesizer sees it: direct hops between members, and the links that each hop uses.
 
-Every hop is a message of its own, so a schedule made of hops needs no routes of its own: the simulator's route from one
-end of a hop to the other is the hop. Members are the devices of the ranks, perhaps others that relay, and where asked
-for the switches that add and multicast.
+No hop passes through another member, and every hop is a message of its own. So a schedule made of hops needs no routes
+of its own: the simulator's route between the ends of a hop is the hop. Members are the devices of the ranks, possibly
+relays, and on request the switches that add and multicast.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ class Hops:
     """Hops as columns: their ends, latency, and bandwidth when alone.
 
     Of the `members` the first `devices` are those of the ranks, then come `relays`, then switches. `load` is a matrix
-    with a row a link and a column a hop: the part of a message on the hop that crosses the link. `capacity` is the
-    links' bandwidth. Links that no hop crosses are left out. A message costs its sender `send_s` until it is sent and
-    `send_busy_s` until the next may be; likewise its receiver. `sender` and `receiver` are the numbers of those who
-    pay.
+    of links by hops: the fraction of a message on the hop that crosses the link. `capacity` is the links' bandwidth.
+    Links that no hop crosses are left out. A message costs its sender `send_s` until it is sent and `send_busy_s` until
+    the next may be sent; likewise its receiver. `sender` and `receiver` are the members that pay these costs.
     """
 
     devices: int
@@ -59,7 +58,7 @@ class Hops:
         return replace(self, load=load[crossed], capacity=self.capacity[crossed], **some)
 
     def turned(self) -> Hops:
-        """Every hop the other way, over the same links."""
+        """Every hop reversed, over the same links."""
         return replace(
             self,
             src=self.dst,
@@ -76,10 +75,10 @@ class Hops:
 def hops_of(
     topology: Topology, *, through_switches: bool = False, devices: Ints | None = None, relays: Ints | None = None
 ) -> Hops:
-    """All hops of a topology, or those among the `devices` of ranks and among `relays`, which are then the members.
+    """All hops of a topology, or those among the `devices` of ranks and `relays`, which are then the members.
 
-    With `through_switches` the switches that add and multicast are members, and devices linked with the same of them
-    have no hop of their own.
+    With `through_switches` the switches that add and multicast are members, and devices linked to the same one of them
+    have no direct hop.
     """
     switches = np.flatnonzero(topology.reduces) if through_switches else np.zeros(0, np.int64)
     ranks = np.arange(topology.num_devices) if devices is None else devices
@@ -120,9 +119,9 @@ def hops_of(
 
 
 def along_switches(topology: Topology, src: Ints, dst: Ints) -> Bools:
-    """Which hops lead to the next port of a switch, or cross none: a port then hears of one other only.
+    """Which hops lead to the next port of a switch, or cross none: then each port receives from one other only.
 
-    What comes from several at once must wait in turn, and a chain is the plan where nothing ever does.
+    Messages that arrive from several ports at once wait for each other; in a chain nothing ever waits.
     """
     kept = np.ones(len(src), np.bool_)
     inside = (src < topology.num_devices) & (dst < topology.num_devices)
@@ -136,9 +135,9 @@ def along_switches(topology: Topology, src: Ints, dst: Ints) -> Bools:
 
 
 def _neighbours(topology: Topology, switches: Ints) -> tuple[Ints, Ints]:
-    """Pairs of nodes with a live way between them through switches only.
+    """Pairs of nodes with a live path between them through switches only.
 
-    They are devices, and next to them the given switches, through which there is then no way from device to device.
+    The nodes are devices, and the given switches, through which there is then no path from device to device.
     """
     links, devices = topology.links, topology.num_devices
     live = links.bandwidth_bytes_per_s > 0

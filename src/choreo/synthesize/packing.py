@@ -1,9 +1,9 @@
 """Trees packed into the links of any network, by column generation.
 
-A linear program divides the data among trees so that the busiest link is done soonest. It knows few trees at first. Its
-prices of links tell which trees would help: for each root the cheapest arborescence, which is added until none helps.
-Deep trees are slow, so trees of shortest paths are offered as well, and a tree costs the time of its longest path.
-A lone root should send each part once: trees of shortest paths from its neighbours are offered for that.
+A linear program divides the data among trees so that the busiest link finishes first. It starts with a few trees. Its
+dual prices of the links tell which trees would help: the cheapest arborescence of each root, added until none helps.
+Deep trees are slow, so trees of shortest paths are offered as well, and a tree costs the time of its longest path. A
+single root should send each part once, so trees of shortest paths from its neighbours are offered for that.
 """
 
 from __future__ import annotations
@@ -25,31 +25,32 @@ __all__ = ["Tree", "pack", "pack_both_ways", "tree_depth"]
 
 Column: TypeAlias = tuple[int, Ints, Ints | None]
 
-# How far from the optimum the packing may stop, and how often it may ask for more trees.
+# How far from the optimum the packing may stop, and the most rounds of adding trees.
 TOLERANCE = 0.004
 ROUNDS = 60
-# After so many rounds that hardly helped it stops as well, and this is what hardly is; but not where the time is
-# further than this from what is known of the optimum: a link that every tree crosses takes many trees to get around.
+# It also stops after IDLE_ROUNDS rounds that each gain less than HARDLY, unless the time is further than FAR from the
+# known bound on the optimum: a link that every tree crosses takes many trees to get around.
 IDLE_ROUNDS, HARDLY, FAR = 4, 0.001, 0.05
-# What a hop that leads no further from the root costs besides, as a part of a hop's mean price: deep trees are slow.
+# The extra cost of a hop that leads no further from the root, as a fraction of the mean price of a hop: deep trees are
+# slow.
 DETOUR = 0.01
-# By how much paths are long by their time, and not by what their links cost, in trees of shortest paths.
+# The weight of time, relative to the price of links, in trees of shortest paths.
 BY_TIME = (0.1, 1.0)
-# How many trees over a neighbour of a lone root are offered at a time.
+# The most trees over a neighbour of a single root that are offered at a time.
 MOST_PAST = 16
-# A link that is busy for more than a part of the time costs besides, by a part of that: what is full has no room for
-# what comes late.
+# A link that is busy for more than a fraction BUSY of the time has an extra cost: a full link has no room for late
+# messages.
 BUSY, BUSY_COST = 0.9, 0.05
-# Less of the data than this is not worth a tree.
+# A tree that would carry less of the data than this is dropped.
 LEAST_PART = 1e-3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tree:
-    """A tree from a root to all devices, and perhaps one to the root, with the part of the data on them.
+    """A tree from a root to all devices, possibly one to the root, and the part of the data they carry.
 
-    `into` has the hop into each member, -1 for the root and for switches that are not used. `back` has the hop by which
-    each member sends to the root's side, likewise.
+    `into` has the hop into each member, -1 for the root and for unused switches. `back` has the hop by which each
+    member sends towards the root, likewise.
     """
 
     root: int
@@ -59,7 +60,7 @@ class Tree:
 
 
 class _Prices:
-    """The cheapest trees at given prices of links. `hop_s` is how long a chunk takes over each hop."""
+    """The cheapest trees at given prices of links. `hop_s` is the time of a chunk over each hop."""
 
     def __init__(self, hops: Hops, hop_s: Floats) -> None:
         self.hops, self.hop_s = hops, hop_s
@@ -72,12 +73,12 @@ class _Prices:
         self.detour = [away[root][hops.src] + 1 > away[root][hops.dst] for root in range(members)]
 
     def per_hop(self, price: Floats) -> Floats:
-        """What each hop costs."""
+        """The price of each hop."""
         cost: Floats = self.by_hop @ price
         return cost
 
     def cheapest(self, per_hop: Floats, root: int) -> Ints:
-        """The hop into each member of the tree that costs least."""
+        """The hop into each member of the cheapest tree."""
         hops = self.hops
         matrix = np.full((hops.members,) * 2, np.inf)
         small = DETOUR * max(float(per_hop.mean()), 1e-12)
@@ -85,7 +86,7 @@ class _Prices:
         return self._into(cheapest_arborescence(matrix, root))
 
     def shortest(self, per_hop: Floats, by_time: float) -> list[Ints]:
-        """For every root the tree of shortest paths, by cost and by time."""
+        """The tree of shortest paths from every root, by price and by time."""
         hops = self.hops
         length = per_hop / max(float(per_hop.mean()), 1e-300) + by_time * self.hop_s / self.hop_s.mean()
         paths = csr_matrix((length, (hops.src, hops.dst)), shape=(hops.members,) * 2)
@@ -127,7 +128,7 @@ class _Prices:
 
 
 def tree_depth(hops: Hops, hop_s: Floats, into: Ints, root: int) -> float:
-    """How long a chunk takes from the root to the last of a tree, if nothing is in its way."""
+    """The time of a chunk from the root to the last member of a tree, without contention."""
     at = np.full(hops.members, -1.0)
     at[root] = 0.0
     rest = into[into >= 0]
@@ -140,10 +141,9 @@ def tree_depth(hops: Hops, hop_s: Floats, into: Ints, root: int) -> float:
 
 
 def pack(hops: Hops, demand: dict[int, float], hop_s: Floats, least_s_a_byte: float = 0.0) -> tuple[list[Tree], float]:
-    """Trees for the data that each root must send to all devices, and the seconds a byte of the busiest link.
+    """Trees for the data that each root must send to all devices, and the busiest link's seconds per byte.
 
-    `hop_s` is how long a chunk takes over each hop, for every byte of a root's data. No trees take less than
-    `least_s_a_byte`.
+    `hop_s` is the time of a chunk over each hop, per byte of a root's data. No trees take less than `least_s_a_byte`.
     """
 
     def cheapest(price: Floats) -> Iterator[tuple[int, float, Column]]:
@@ -198,10 +198,10 @@ def _generate(
     depth: Callable[[Column], float],
     least_s_a_byte: float,
 ) -> tuple[list[Tree], float]:
-    """Add the trees that are cheapest at the prices of the last division, until they are no better than those known.
+    """Add the cheapest trees at the prices of the last division, until they are no better than the known ones.
 
-    `cheapest` gives trees with what they are for and what their part of the data costs. Of those for the same, one is
-    enough: the sum over all of the least cost is a bound on the time.
+    `cheapest` gives trees, the demand each serves, and what its part of the data costs. One per demand is enough: the
+    sum of the least costs over all demands is a bound on the time.
     """
     columns: list[tuple[int, Column]] = []
     depths: list[float] = []
@@ -232,7 +232,7 @@ def _generate(
         near = time <= max(bound, least_s_a_byte) * (1 + FAR)
         if time <= bound * (1 + TOLERANCE) or (idle > IDLE_ROUNDS and near):
             break
-        # Prices swing from round to round; those between old and new find better trees.
+        # Prices oscillate from round to round; those between old and new find better trees.
         smooth = 0.5 * smooth / scale + 0.5 * price if len(columns) > known else price
     divided = zip(columns, parts, strict=True)
     return [Tree(*column, float(part)) for (kind, column), part in divided if part > LEAST_PART * demand[kind]], time
@@ -241,9 +241,9 @@ def _generate(
 def _divide(
     hops: Hops, columns: Sequence[tuple[int, Column]], demand: dict[int, float], depths: Floats
 ) -> tuple[float, Floats, Floats]:
-    """The data among trees so that the busiest link is done soonest: the time, the parts, the links' prices.
+    """Divide the data among trees so that the busiest link finishes first: the time, the parts, the links' prices.
 
-    The depth of the trees counts as well, in the mean over the data, and so do links that are busy almost all the time.
+    The mean depth of the trees over the data counts as well, and so do links that are busy almost all the time.
     """
     links = len(hops.capacity)
     kinds = {kind: number for number, kind in enumerate(demand)}

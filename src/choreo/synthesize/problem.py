@@ -20,19 +20,19 @@ from choreo.units import counted, size_of
 
 __all__ = ["EFFORTS", "LEAST_CHUNK_BYTES", "Candidate", "Generator", "Problem", "read_problem"]
 
-# How many transfers a schedule may have that is tried, by effort.
+# The most transfers of a schedule that is tried, by effort.
 EFFORTS = {"fast": 1 << 16, "low": 1 << 17, "medium": 1 << 20, "high": 1 << 23, "exact": 1 << 20}
 
-# No message is cut finer than this: a network's figures need not say what a message costs beside its latency.
+# No message is cut smaller than this: a network's figures may leave out what a message costs besides latency.
 LEAST_CHUNK_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
-    """A collective of a size over ranks that sit on devices of a topology.
+    """A collective of a given size over ranks on devices of a topology.
 
-    `weights` are the relative sizes of the contract's blocks, None if all are equal. With `relays` devices that no rank
-    is on may forward. With `packets` schedules are judged by the packets that they send, otherwise by flows.
+    `weights` are the relative sizes of the contract's blocks, None if all are equal. With `relays`, devices without a
+    rank may forward. With `packets` schedules are judged by a packet simulation, otherwise by flows.
     """
 
     collective: str
@@ -52,12 +52,12 @@ class Problem:
 
     @property
     def ranks(self) -> int:
-        """How many ranks take part."""
+        """The number of ranks."""
         return len(self.devices)
 
     @property
     def in_order(self) -> bool:
-        """Whether the ranks are all devices of the topology, in their order."""
+        """Whether the ranks are all devices of the topology, in order."""
         return self.ranks == self.topology.num_devices and bool((self.devices == np.arange(self.ranks)).all())
 
     @property
@@ -68,7 +68,7 @@ class Problem:
         return weights * (self.contract.total_bytes(self.size_bytes, self.ranks) / blocks)
 
     def bound(self) -> Bound:
-        """The least that it takes."""
+        """The lower bound on its time."""
         return bound(
             self.collective,
             self.topology,
@@ -86,10 +86,10 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
-    """A schedule, and how it was made: the generator, and perhaps in what form.
+    """A schedule, and how it was made: the generator, and possibly the variant.
 
-    `time_s` is its time on the network where the plan is exact, so that a long one need not be simulated. `proved` says
-    in what respect nothing better exists, where that was searched.
+    `time_s` is its time on the network if the plan is exact, so that a long one need not be simulated. `proved` says in
+    which respect nothing better exists, if an exact search found that.
     """
 
     generator: str
@@ -98,7 +98,7 @@ class Candidate:
     proved: str | None = None
 
 
-# Yields the schedules that it can make for a problem; none if the problem is not of its kind.
+# Yields the schedules that it can make for a problem; none if it does not handle the problem.
 Generator = Callable[[Problem], Iterator[Candidate]]
 
 
@@ -142,7 +142,7 @@ def read_problem(
 
 
 def _devices(topology: Topology, ranks: int | Sequence[int | str] | None) -> Ints:
-    """The devices of the ranks: all, the first few, or those given."""
+    """The devices of the ranks: all, the first few, or the given ones."""
     if ranks is None:
         return np.arange(topology.num_devices)
     if isinstance(ranks, int | np.integer):

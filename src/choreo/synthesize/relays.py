@@ -1,8 +1,8 @@
-"""Relays: devices that are no ranks of a process group, and may forward, add and copy for it.
+"""Relays: devices outside the process group that may forward, add and copy for it.
 
-Two GPUs of different servers have a network port each. The other GPUs of their servers have ports too, and relays use
-them. A schedule has its relays after its ranks, as members without input; they are on the devices that no rank is on,
-in their order.
+Two GPUs of different servers have a network port each. The other GPUs of their servers have ports too, which relays put
+to use. A schedule has its relays after its ranks, as members without input; they are on the devices without a rank, in
+order.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ __all__ = ["connects", "free_devices", "group_hops", "relays_of", "settled"]
 
 
 def free_devices(problem: Problem) -> Ints:
-    """The devices that no rank is on, in their order."""
+    """The devices without a rank, in order."""
     return np.setdiff1d(np.arange(problem.topology.num_devices), problem.devices)
 
 
 def relays_of(problem: Problem, most: int) -> Ints:
-    """The devices that may relay, in their order: of those that no rank is on, so many that are least out of the way.
+    """The devices that may relay, in order: of those without a rank, the ones with the shortest detour.
 
-    A way is as long as its hops take a short message. There are none where the problem allows none.
+    Path lengths are the times of a short message. There are no relays if the problem allows none.
     """
     free = free_devices(problem) if problem.relays else np.zeros(0, np.int64)
     if len(free) <= most:
@@ -53,14 +53,14 @@ def group_hops(problem: Problem, relays: Ints, *, through_switches: bool = False
 
 
 def connects(hops: Hops) -> bool:
-    """Whether the hops lead from every rank to every other."""
+    """Whether the hops connect every rank to every other."""
     links = csr_matrix((np.ones(len(hops)), (hops.src, hops.dst)), shape=(hops.members,) * 2)
     label = connected_components(links, connection="strong")[1][: hops.devices]
     return bool((label == label[0]).all())
 
 
 def settled(schedule: Schedule, problem: Problem, relays: Ints) -> Schedule:
-    """A schedule whose relays are these devices, with a relay for every free device up to the last that is used."""
+    """A schedule whose relays are these devices, with a relay for every free device up to the last one in use."""
     if not schedule.relays:
         return schedule
     ranks, rows = schedule.ranks, schedule.columns()

@@ -1,9 +1,9 @@
-"""The least rounds in which chunks get to where they are needed in so many steps: a mixed-integer program.
+"""The fewest rounds that deliver all chunks in a given number of steps: a mixed-integer program.
 
-A step lasts some rounds, and in a round a link carries as many chunks as it is faster than the slowest. A variable says
-whether a chunk takes a hop in a step. Who needs a chunk gets it once, who sends it on has got it in an earlier step,
-and in a step a link carries what its rounds allow. The solver finds the least rounds of all steps together, and proves
-that there are no fewer.
+A step lasts some rounds. In a round a link carries as many chunks as it is faster than the slowest link. A variable
+says whether a chunk takes a hop in a step. A member that needs a chunk receives it once, a member that forwards it
+received it in an earlier step, and in a step a link carries no more than its rounds allow. The solver finds the fewest
+rounds over all steps, and proves that there are no fewer.
 
 Source: Z. Cai et al., "Synthesizing optimal collective algorithms", PPoPP 2021.
 """
@@ -24,7 +24,7 @@ __all__ = ["Demand", "Found", "least_rounds"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Demand:
-    """The hops, how many of them each member is from each, and for every block who has it and who needs it."""
+    """The hops, the distances between members in hops, and for every block who has it and who needs it."""
 
     hops: Hops
     away: Floats
@@ -32,15 +32,15 @@ class Demand:
     needs: Bools
 
     def fewest_steps(self) -> int:
-        """As many as the farthest data has hops to go."""
+        """The number of hops that the farthest data must travel."""
         return int(self.away[self.owner][self.needs].max(initial=0))
 
     def cut(self, chunks: int) -> Demand:
-        """The same with every block in so many chunks."""
+        """The same demand with every block cut into this many chunks."""
         return Demand(self.hops, self.away, np.repeat(self.owner, chunks), np.repeat(self.needs, chunks, axis=0))
 
     def possible(self, steps: int) -> Bools:
-        """Which of block, hop and step (three axes) can be: its source may have it, and somebody onwards need it."""
+        """Which (block, hop, step) are possible: the source may have it by then, and someone downstream needs it."""
         step = np.arange(steps)
         may_have = self.away[self.owner][:, self.hops.src, None] <= step
         onwards = np.where(self.needs[:, None, :], self.away[self.hops.dst], np.inf).min(axis=2)
@@ -51,7 +51,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Found:
-    """The least rounds, and which block takes which hop in which step."""
+    """The fewest rounds, and which block takes which hop in which step."""
 
     rounds: int
     block: Ints
@@ -61,7 +61,7 @@ class Found:
 
 @dataclass(slots=True, eq=False)
 class _Rows:
-    """The rows of a program: entries, and between what each row must be."""
+    """The rows of a program: entries, and the bounds of each row."""
 
     count: int = 0
     row: list[Ints] = field(default_factory=list)
@@ -71,7 +71,7 @@ class _Rows:
     high: list[Floats] = field(default_factory=list)
 
     def add(self, row: Ints, column: Ints, value: Floats, low: Floats, high: Floats) -> None:
-        """Rows that are counted from those there are."""
+        """Append rows, numbered from those already there."""
         self.row.append(row + self.count)
         self.column.append(column)
         self.value.append(value)
@@ -80,14 +80,14 @@ class _Rows:
         self.count += len(low)
 
     def constraint(self, columns: int) -> LinearConstraint:
-        """All of them."""
+        """All rows as one constraint."""
         entries = np.concatenate(self.value), (np.concatenate(self.row), np.concatenate(self.column))
         matrix = coo_matrix(entries, shape=(self.count, columns)).tocsr()
         return LinearConstraint(matrix, np.concatenate(self.low), np.concatenate(self.high))
 
 
 def least_rounds(demand: Demand, steps: int, most_seconds: float) -> Found | None:
-    """The least rounds in so many steps; None if the solver does not get to the end in time."""
+    """The fewest rounds in this many steps; None if the solver does not finish in time."""
     block, hop, step = np.nonzero(demand.possible(steps))
     members, hops = demand.hops.members, demand.hops
     place = block * members + hops.dst[hop]
@@ -114,7 +114,7 @@ def least_rounds(demand: Demand, steps: int, most_seconds: float) -> Found | Non
 
 
 def _sent_on(rows: _Rows, start: Ints, end: Ints, step: Ints, owned: Ints) -> None:
-    """What starts where its block is not from has come there in an earlier step; places are blocks at members."""
+    """A block that leaves a member other than its origin arrived there in an earlier step (a place: block, member)."""
     sent_on = np.flatnonzero(start != owned)
     order = np.argsort(end, kind="stable")
     low, high = (np.searchsorted(end[order], start[sent_on], side=side) for side in ("left", "right"))
@@ -130,7 +130,7 @@ def _sent_on(rows: _Rows, start: Ints, end: Ints, step: Ints, owned: Ints) -> No
 
 
 def _carried(rows: _Rows, hops: Hops, hop: Ints, step: Ints, steps: int) -> None:
-    """In a step a link carries no more than its rounds allow, which are the last variables."""
+    """In a step a link carries no more than its rounds allow; those are the last variables."""
     load = hops.load.tocsc()[:, hop].tocoo()
     speed = hops.capacity / hops.capacity.min()
     each = np.arange(len(speed) * steps)
@@ -144,7 +144,7 @@ def _carried(rows: _Rows, hops: Hops, hop: Ints, step: Ints, steps: int) -> None
 
 
 def _useful(start: Ints, end: Ints, step: Ints, needed: Bools) -> Ints:
-    """What ends where it is needed, or is sent on from there."""
+    """Every block that arrives is needed there, or is forwarded from there."""
     of_use, kept = needed.copy(), []
     for one in np.argsort(-step, kind="stable").tolist():
         if of_use[end[one]]:

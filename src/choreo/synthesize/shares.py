@@ -1,9 +1,9 @@
-"""Shares of the ranks that make the bound least: a rank with slow links gets the block that it has least trouble with.
+"""Shares of the ranks that minimize the bound: a rank with slow links gets a block of the size that suits it best.
 
 In an all_gather a rank sends its own block and receives all others. A larger block for a slow rank is less to receive
-and more to send, and somewhere between both take as long. Cuts of several ranks count likewise, so it is a linear
-program: no set of ranks may hold more than the links out of it carry in the time. It knows few sets at first; the bound
-of its solution names the one that takes longest, which is added, until the bound is no more than the program says.
+and more to send, and somewhere in between both take equally long. Cuts of several ranks count likewise, so it is a
+linear program: no set of ranks may hold more than the links out of it carry in the time. It starts with a few sets. The
+bound of its solution names the slowest set, which is added, until the bound agrees with the program.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from choreo.topology.graph import Floats, Ints
 
 __all__ = ["best_shares", "evener"]
 
-# How far above the program's time the bound may be, and how many sets may be asked for.
+# How far the bound may be above the program's time, and the most sets that are added.
 TOLERANCE, ROUNDS = 1e-4, 200
-# What unequal shares cost besides, as a part of the slowest cut's time: of equally good ones the least is greatest.
+# The cost of unequal shares, as a fraction of the slowest cut's time: of equally good ones the most even are taken.
 UNEQUAL = 1e-3
 # Shares that gain less than this are left equal.
 WORTH = 1.01
-# Shares are handed to the bound in such parts of all data. A smaller share is the solver's rounding.
+# Shares are given to the bound in multiples of this fraction of all data. A smaller share is a rounding error.
 PARTS = 1 << 20
 GB = 1e9
 
 
 def best_shares(collective: str, topology: Topology, devices: Ints) -> Floats:
-    """The part of the data that each rank's block should be, for an all_gather or a reduce_scatter.
+    """The fraction of the data that each rank's block should be, for an all_gather or a reduce_scatter.
 
-    They are equal where others gain nothing.
+    Shares are equal if others gain nothing.
 
     >>> from choreo.topology import get_topology
     >>> slow = get_topology("switch(4, 100GB/s, 1us)").with_slow_device(3, 2)
@@ -62,7 +62,7 @@ def best_shares(collective: str, topology: Topology, devices: Ints) -> Floats:
 
 
 def evener(weights: Ints, part: float) -> Ints:
-    """Weights that are only in part as uneven.
+    """Weights that are only partly as uneven.
 
     >>> evener(np.array([10, 20, 60]), 0.5).tolist()
     [20, 25, 45]
@@ -72,20 +72,20 @@ def evener(weights: Ints, part: float) -> Ints:
 
 
 def _single_ranks(collective: str, topology: Topology, devices: Ints) -> tuple[Floats, Floats]:
-    """Each rank alone, and all ranks but each: who holds what must leave, and the GB/s that it may leave by."""
+    """Each rank alone, and all ranks but one: who holds what must leave, and the GB/s at which it may leave."""
     links, count = topology.links, topology.num_nodes
     out, into = (np.bincount(end, links.bandwidth_bytes_per_s, count)[devices] / GB for end in (links.src, links.dst))
-    if collective == "reduce_scatter":  # what a rank's block gets comes in
+    if collective == "reduce_scatter":  # in a reduce_scatter the contributions to a rank's block come in
         out, into = into, out
     alone = np.eye(len(devices))
     return np.vstack((alone, 1 - alone)), np.concatenate((out, into))
 
 
 def _solved(inside: Floats, capacity: Floats) -> tuple[Floats, float]:
-    """The shares, and the least seconds for a GB of all data when only these sets of ranks count."""
+    """The shares, and the least seconds per GB of all data if only these sets of ranks count."""
     sets, ranks = inside.shape
     one, none = np.ones((ranks, 1)), np.zeros((ranks, 1))
-    # After the shares come the time, the least share, and the greatest.
+    # After the shares come the time, the smallest share, and the largest.
     most = np.vstack(
         (
             np.hstack((inside, -capacity[:, None], np.zeros((sets, 2)))),

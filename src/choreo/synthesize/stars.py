@@ -1,7 +1,8 @@
-"""Messages of stars: from a GPU to all others of its server or back, and to its twins in other servers.
+"""Star-shaped messages: from a GPU to all others of its server or back, and to the same local rank of other servers.
 
 Inside a server a star goes from the sender to each of the others, or through a switch that adds and multicasts. What
-all GPUs of a server spread at once comes from the switch as one message to each, and so do sums.
+all GPUs of a server spread at once comes from the switch as one message to each, and so do sums. The GPUs of the same
+local rank in different servers are called twins.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Chunks = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Servers:
-    """Servers of so many GPUs, the hops between members, and the switch of each server that adds, if it is used."""
+    """Servers of equal size, the hops between members, and each server's reducing switch if it is used."""
 
     servers: int
     gpus: int
@@ -33,7 +34,7 @@ class Servers:
 
     @staticmethod
     def of(problem: Problem, hops: Hops) -> Servers | None:
-        """As the outermost dimension divides them; None if somebody is out of reach."""
+        """As the outermost dimension divides them; None if a member cannot be reached."""
         blocks, ranks = problem.topology.blocks, problem.ranks
         gpus = ranks // blocks[-1].size if len(blocks) > 1 else ranks
         number = {pair: hop for hop, pair in enumerate(zip(hops.src.tolist(), hops.dst.tolist(), strict=True))}
@@ -43,7 +44,7 @@ class Servers:
         return found if all(found.reaches(device) for device in range(ranks)) else None
 
     def reaches(self, device: int) -> bool:
-        """Whether there are hops between a device and its twins, and its server's others or its switch."""
+        """Whether a device has hops to its twins, and to the others of its server or to its switch."""
         ends = [self.switch[device // self.gpus]] if self.switch else self.others(device)
         ends += self.twins(device)
         return all((device, end) in self.number and (end, device) in self.number for end in ends)
@@ -53,19 +54,19 @@ class Servers:
         return range(server * self.gpus, (server + 1) * self.gpus)
 
     def others(self, device: int) -> list[int]:
-        """The others of the device's server, the next one first."""
+        """The other devices of its server, the next one first."""
         first = device - device % self.gpus
         return [first + (device + turn) % self.gpus for turn in range(1, self.gpus)]
 
     def twins(self, device: int) -> list[int]:
-        """The devices of the same number in other servers, the next one first."""
+        """The same local rank of the other servers, the next one first."""
         ranks = self.servers * self.gpus
         return [(device + turn * self.gpus) % ranks for turn in range(1, self.servers)]
 
 
 @dataclass(slots=True, eq=False)
 class Plan:
-    """Messages, each of some chunks, in an order in which none waits for a later one."""
+    """Messages, each of some chunks, ordered so that none waits for a later one."""
 
     net: Servers
     chunk_bytes: Sequence[float]
@@ -79,7 +80,7 @@ class Plan:
     def add(
         self, ends: tuple[int, int], chunks: Chunks, after: Sequence[int], due_s: float, *, adds: bool = False
     ) -> int:
-        """A message that waits for others; its number."""
+        """Add a message that waits for others; returns its number."""
         self.before += [(first, len(self.hop)) for first in after]
         self.hop.append(self.net.number[ends])
         self.chunks.append(chunks)
@@ -88,15 +89,15 @@ class Plan:
         return len(self.hop) - 1
 
     def exchange(self, ends: tuple[int, int], chunks: Chunks, after: Sequence[int], due_s: float) -> list[int]:
-        """Two send each other what they have, and both add: the two messages leave at once, each as it was before."""
+        """Two members send each other what they have, and both add: the messages leave together, with the old data."""
         pair = self.add(ends, chunks, after, due_s, adds=True), self.add(ends[::-1], chunks, after, due_s, adds=True)
         self.joint.append(pair)
         return list(pair)
 
     def spread(self, server: int, held: Mapping[int, tuple[Chunks, Sequence[int]]], due_s: float) -> dict[int, int]:
-        """Some GPUs of a server send all others what they hold, once they have got some messages.
+        """Some GPUs of a server send what they hold to all others, once they have received some messages.
 
-        Answers with the last message that each one gets.
+        Returns the last message that each one receives.
         """
         last: dict[int, int] = {}
         if not self.net.switch:
@@ -113,7 +114,7 @@ class Plan:
         return last
 
     def sum_up(self, server: int, wanted: Mapping[int, Chunks], due_s: float) -> dict[int, list[int]]:
-        """Some GPUs of a server get the sums of chunks from all others: the messages that each must have."""
+        """Some GPUs of a server get the sums of chunks from all others; returns the messages each must wait for."""
         if not self.net.switch:
             return {
                 dst: [self.add((src, dst), chunks, (), due_s, adds=True) for src in self.net.others(dst)]

@@ -1,8 +1,8 @@
 """A network that looks the same from every device: a product of rings, fully connected blocks and switches.
 
-Devices are then the elements of a group, added coordinate by coordinate, and what one device does every other does
-shifted. A *lane* is the orbit of a port: all devices send along it at the same time, each to the device at the same
-offset, so that no two of their messages meet.
+The devices are then the elements of a group, added coordinate by coordinate, and whatever one device does, every other
+does shifted. A *lane* is the orbit of a port: all devices send along it at the same time, each to the device at the
+same offset, so no two of their messages meet.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ class Symmetry:
         return math.prod(self.sizes)
 
     def stride(self, dimension: int) -> int:
-        """How far apart neighbours along a dimension are in number."""
+        """The difference in device number between neighbours along a dimension."""
         return math.prod(self.sizes[:dimension])
 
     def coordinates(self, dimension: int) -> Ints:
-        """Where each device lies along a dimension."""
+        """The coordinate of each device along a dimension."""
         return np.arange(self.devices) // self.stride(dimension) % self.sizes[dimension]
 
     def shifted(self, devices: Ints, by: Ints) -> Ints:
-        """The devices moved by others' coordinates; the two arrays broadcast against each other."""
+        """The devices shifted by others' coordinates; the two arrays broadcast."""
         total = np.zeros(np.broadcast_shapes(devices.shape, by.shape), np.int64)
         for dimension, size in enumerate(self.sizes):
             stride = self.stride(dimension)
@@ -64,7 +64,7 @@ class Symmetry:
         return total
 
     def hops(self) -> Hops:
-        """The hops of all devices, where all hops along a lane take the lane: what one device does all do at once."""
+        """The hops of all devices; every hop along a lane uses that lane, because all devices do the same at once."""
         at = np.arange(self.devices)
         src, dst, lane_of = [], [], []
         for number, lane in enumerate(self.lanes):
@@ -100,9 +100,9 @@ def translated_rows(
     chunk_of: Callable[[Ints], Ints],
     num_chunks: int,
 ) -> Steps:
-    """What device 0 does from these starts on, translated to every device.
+    """What device 0 does at these starts, translated to every device.
 
-    `chunk_of` has a column of device 0's chunks and gives a row for each: what the chunk is for every device.
+    `chunk_of` maps a column of device 0's chunks to rows: the chunk's number for every device.
     """
     devices = symmetry.devices
     moments, step = np.unique(start_s, return_inverse=True)
@@ -128,7 +128,7 @@ def translated_rows(
 
 
 def symmetry_of(topology: Topology) -> Symmetry | None:
-    """The symmetry of a topology, None if it has a block of another kind or a link that was changed."""
+    """The symmetry of a topology; None if it has a block of another kind or a modified link."""
     lanes: list[Lane] = []
     given = np.concatenate(
         [np.tile(b.links.bandwidth_bytes_per_s, topology.num_devices // b.size) for b in topology.blocks]
@@ -158,7 +158,7 @@ def _lanes(dimension: int, block: Block) -> list[Lane] | None:
         case "fully_connected":
             return [Lane(dimension, (offset,), bandwidth, latency, *costs) for offset in range(1, size)]
         case "switch":
-            # What an oversubscribed switch loses, all of its ports lose when all send.
+            # When all ports send, each of them has its share of an oversubscribed switch.
             fabric = float(links.bandwidth_bytes_per_s[-1]) / size if block.switches > 1 else bandwidth
             return [Lane(dimension, tuple(range(1, size)), fabric, 2 * latency, *costs)]
     return None

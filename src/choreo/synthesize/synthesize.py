@@ -1,4 +1,4 @@
-"""A schedule for a collective of a size on a network: every generator is asked, and the best by simulation wins."""
+"""Synthesize a schedule for a collective and a network: every generator tries, the fastest by simulation wins."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ from choreo.units import counted, format_bytes, format_time
 
 __all__ = ["Synthesis", "search", "synthesize"]
 
-# With this share of the bound the search ends, by effort.
+# The search ends at this share of the bound, by effort.
 ENOUGH = {"fast": 0.95, "low": 0.95, "medium": 0.98, "high": 0.995, "exact": 0.995}
 # With more ranks the library comes last: it is slow to simulate there, and mostly far from the best.
 FEW_RANKS = 128
-# The shares whose bound is least may leave no port a free moment. So shares that are only in part so uneven are tried.
+# The shares with the least bound may leave ports no slack, so less uneven shares are tried too.
 EVENER = (0.7, 0.5)
-# In the order in which they are asked; of equally fast schedules the first wins.
+# In this order; of equally fast schedules the first wins.
 GENERATORS: tuple[Generator, ...] = (translated, overlapped, packed, routed, matched, layered, greedy)
-# Those that solve no linear programs and do not try hundreds of schedules.
+# Generators that solve no linear programs and do not try hundreds of schedules.
 FAST: tuple[Generator, ...] = (translated, greedy)
-# By effort; all others ask all generators.
+# The generators by effort; the other efforts use all of them.
 ASKED = {"fast": FAST, "exact": (exact, *GENERATORS)}
 
 
 class _Timed(NamedTuple):
-    """A schedule with its simulated time, or with a time that it takes at least."""
+    """A schedule with its simulated time, or with a lower bound on it."""
 
     time_s: float
     candidate: Candidate
@@ -59,11 +59,11 @@ class _Timed(NamedTuple):
 
 @result(eq=False)
 class Synthesis(Result):
-    """What was synthesized, what it reached of the bound, and the best of the library beside it.
+    """A synthesized schedule, the share of the bound it reaches, and the best of the library beside it.
 
     `generator` says how the schedule was made; `library` is the best algorithm of the library with its time, None if
-    none could be tried. On large networks its simulation is given up once it is slower: `at_least` then says that it
-    takes this time or more. `made_in_s` is how long it all took, in seconds.
+    none could be tried. On large networks its simulation stops once it is slower: `at_least` then says that it takes
+    this time or more. `made_in_s` is the time that the search took, in seconds.
     """
 
     columns: ClassVar[tuple[str, ...]] = (
@@ -100,7 +100,7 @@ class Synthesis(Result):
 
     @property
     def ranks(self) -> int:
-        """How many ranks take part."""
+        """The number of ranks."""
         return self.problem.ranks
 
     @property
@@ -120,13 +120,13 @@ class Synthesis(Result):
 
     @property
     def shares(self) -> list[float] | None:
-        """The part of all data that each rank's block is, None if all are equal or there are none."""
+        """The fraction of all data in each rank's block; None if all are equal or there are no blocks."""
         weights = self.problem.weights
         return None if weights is None or self.collective == "all_to_all" else (weights / weights.sum()).tolist()
 
     @property
     def library(self) -> dict[str, Any] | None:
-        """The best algorithm of the library there."""
+        """The best algorithm of the library on this network."""
         if self.best_of_library is None:
             return None
         time_s, candidate, at_least = self.best_of_library
@@ -135,7 +135,7 @@ class Synthesis(Result):
 
     @property
     def proved(self) -> str | None:
-        """What an exact search has proved: about this schedule, or about the best in synchronous steps."""
+        """What an exact search has proved about this schedule, or about the best in synchronous steps."""
         if self.best_in_steps is None:
             return None
         time_s, candidate, _ = self.best_in_steps
@@ -144,7 +144,7 @@ class Synthesis(Result):
         return f"in synchronous steps the best takes {format_time(time_s)}: {candidate.proved}"
 
     def to_dict(self) -> dict[str, Any]:
-        """The result as values that JSON knows; of packets, what they were; of an exact search, what it proved."""
+        """The result as JSON values; with packets, their settings; after an exact search, what it proved."""
         packets = self.problem.packets
         found = super().to_dict() | ({} if packets is None else {"packets": dataclasses.asdict(packets)})
         return found | ({} if self.proved is None else {"proved": self.proved})
@@ -174,16 +174,16 @@ def synthesize(
     effort: str = "medium",
     packets: Packets | None = None,
 ) -> Schedule:
-    """The fastest schedule that can be found for a collective of a size on a topology.
+    """The fastest schedule that can be found for a collective of a given size on a topology.
 
     It is proved, and never slower than the best of the library there. `ranks` is their number, or the device of each;
-    all devices by default. `traffic` says how much each rank (rows) has for each other in an all_to_all, and `shares`
-    how large each rank's block is, both in any unit; "auto" finds shares: those whose bound is least, or more even ones
-    if these are faster. With `relays` devices that no rank is on may forward, add and copy: they are members of the
-    schedule, after its ranks. `effort` is low, medium or high: how large schedules may be that are tried, and what
-    share of the bound is enough. With fast, only what is quick to make is tried; with exact, on a small network, what
-    is optimal in synchronous steps is searched for besides, and proved to be. With `packets` schedules are judged by
-    the packets that they send through switches of finite memory, not by flows.
+    all devices by default. `traffic` says how much each rank (rows) sends to each other in an all_to_all, and `shares`
+    how large each rank's block is, both in any unit; "auto" finds the shares with the least bound, or more even ones if
+    these are faster. With `relays`, devices without a rank may forward, add and copy: they are members of the schedule,
+    after its ranks. `effort` is fast, low, medium, high or exact. Low to high limit how large a schedule may be, and
+    set the share of the bound that is enough. Fast tries only the quick generators. Exact also searches, on a small
+    network, for a schedule that is optimal in synchronous steps, and proves that it is. With `packets` schedules are
+    judged by packets through switches with finite buffers, not by flows.
 
     >>> synthesize("all_gather", "torus(4x4, 50GB/s, 500ns)", "1MiB").algorithm
     'synthesized'
@@ -215,7 +215,7 @@ def search(
     effort: str = "medium",
     packets: Packets | None = None,
 ) -> Synthesis:
-    """As `synthesize`, with what was reached and how.
+    """Like `synthesize`, but returns what was reached and how.
 
     >>> search("all_gather", "ring(8, 50GB/s, 500ns)", "1MiB").library["algorithm"]
     'ring_bidirectional'
@@ -240,7 +240,7 @@ def search(
 
 
 def _searched(problem: Problem, started: float) -> Synthesis:
-    """What is found for a problem, since some moment of the process's time."""
+    """The result for a problem; `started` is when the search began."""
     enough_s = problem.bound().bound_s / ENOUGH[problem.effort]
     generators = ASKED.get(problem.effort, GENERATORS)
     tried: list[_Timed] = []
@@ -250,7 +250,7 @@ def _searched(problem: Problem, started: float) -> Synthesis:
         if generator is library:
             of_library = list(_timed(problem, library, best_s))
             tried += of_library
-        elif generator is exact:  # whatever is known already, it proves something
+        elif generator is exact:  # it proves something, whatever is known already
             tried += _timed(problem, exact, math.inf)
         elif best_s > enough_s:
             tried += _timed(problem, generator, best_s, enough_s)
@@ -259,7 +259,7 @@ def _searched(problem: Problem, started: float) -> Synthesis:
     for one in tried:
         try:
             prove(one.candidate.schedule)
-        except ChoreoError:  # a generator's mistake never gets out
+        except ChoreoError:  # a generator's mistake must never get out
             continue
         return Synthesis(
             problem,
@@ -279,14 +279,14 @@ def _searched(problem: Problem, started: float) -> Synthesis:
 def _timed(problem: Problem, generator: Generator, best_s: float, enough_s: float = -1.0) -> Iterator[_Timed]:
     """A generator's schedules with their simulated times, until one is fast enough.
 
-    Those that cannot run on the network, or end in a deadlock of its packets, are left out. The simulation of one that
-    is later than the best is given up; its time is then the least that it could be.
+    Schedules that cannot run on the network, or whose packets deadlock, are left out. The simulation of one that is
+    slower than the best stops early; its time is then a lower bound.
     """
     for candidate in generator(problem):
         try:
             job = placed(Job(candidate.schedule, problem.size_bytes, problem.devices.tolist()), problem.topology, 0.0)
             time_s = _time_within(problem, candidate, job, best_s)
-        except (RefusedError, DeadlockError):  # the first where it needs switches that reduce
+        except (RefusedError, DeadlockError):  # the first one, if it needs switches that reduce
             continue
         planned = candidate.time_s is not None and problem.packets is None
         yield _Timed(time_s, candidate, at_least=not planned and time_s > best_s)
@@ -296,7 +296,7 @@ def _timed(problem: Problem, generator: Generator, best_s: float, enough_s: floa
 
 
 def _time_within(problem: Problem, candidate: Candidate, job: Placed, until_s: float) -> float:
-    """The time of a candidate by packets or by flows; what the plan says is that of flows."""
+    """The time of a candidate by packets or by flows; a plan's own time is that of flows."""
     if problem.packets is not None:
         return packet_time_within(job, problem.topology, problem.packets, until_s)
     return time_within(job, problem.topology, until_s) if candidate.time_s is None else candidate.time_s

@@ -1,8 +1,8 @@
-"""From hops that depend on each other to a schedule: every link takes what must start first to be in time.
+"""From hops that depend on each other to a schedule: every link takes the most urgent task first.
 
-A *task* is a chunk on a hop. A link that is free never waits if there is something for it to do. What has the longest
-way still before it goes first, and chunks that follow one another along the same trees are due one after another; or
-what needs the link that has most still to carry. The order of the starts gives the steps.
+A *task* is a chunk on a hop. A free link never waits if there is something for it to do. The task with the longest
+remaining path goes first, and chunks that follow one another along the same trees are due one after another; or, with
+`busiest_first`, the task whose link has the most left to carry. The order of the starts gives the steps.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ CORE = "choreo.synthesize._core"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tasks:
-    """Chunks on hops, as columns. `before` has the tasks that must have arrived before each, as pairs (before, after).
+    """Chunks on hops, as columns. `before` has the dependencies as pairs (before, after).
 
-    A task has a higher number than those before it. `reduce` marks those that are added to what is there. `due_s` is
-    when a chunk's last hop should have arrived, as compared to other chunks. `joint` are pairs of tasks that are in the
-    same step.
+    A task has a higher number than those before it. `reduce` marks those that are added at the destination. `due_s` is
+    when a chunk's last hop should have arrived, relative to other chunks. `joint` are pairs of tasks in the same step.
     """
 
     hop: Ints
@@ -48,9 +47,9 @@ def in_time(
 ) -> tuple[Floats, float]:
     """When each task starts, and when the last has arrived.
 
-    With `busiest_first` a hop goes before others if one of its links has most still to carry, as behind switches, where
-    a message needs a port of its sender and one of its receiver. With `together` tasks that wait for the same hop are
-    one message, as long as it takes no longer than the longest task. `compiled` asks for the compiled loop or its twin.
+    With `busiest_first` a hop goes first if one of its links has the most left to carry, as behind switches, where a
+    message needs a port of its sender and one of its receiver. With `together` tasks that wait for the same hop are one
+    message, as long as it takes no longer than the longest task. `compiled` chooses the compiled loop or its twin.
     """
     takes_s = tasks.size_bytes / hops.bandwidth_bytes_per_s[tasks.hop]
     costs_s = np.stack((hops.send_s, hops.send_busy_s, hops.receive_s, hops.receive_busy_s))
@@ -85,10 +84,10 @@ def in_time(
 
 
 def _rest(alone_s: Floats, before: Ints) -> Floats:
-    """The longest way from the start of each task to the end of all that depends on it; `before` is in order."""
+    """The longest path from the start of each task to the end of all that depends on it; `before` is in order."""
     first, starts = np.unique(before[:, 0], return_index=True)
     rest = alone_s.copy()
-    while len(first):  # every round is right for ways that are one task longer
+    while len(first):  # after each round, paths of one more task are right
         longer = alone_s[first] + np.maximum.reduceat(rest[before[:, 1]], starts)
         if np.array_equal(longer, rest[first]):
             break
@@ -97,7 +96,7 @@ def _rest(alone_s: Floats, before: Ints) -> Floats:
 
 
 def steps_of(tasks: Tasks, hops: Hops, start_s: Floats, num_chunks: int) -> Steps:
-    """The steps of tasks that start at these times; those that start together are one step."""
+    """The steps of tasks that start at these times; tasks that start together are in one step."""
     start_s = start_s.copy()
     start_s[tasks.joint] = start_s[tasks.joint].min(axis=1, keepdims=True)
     moments, step = np.unique(start_s, return_inverse=True)

@@ -1,1 +1,1 @@
-"""The ways of making a schedule, one file each, behind one interface: `Problem` in, `Candidate`s out."""
+"""The generators, one file each, behind one interface: a `Problem` in, `Candidate`s out."""

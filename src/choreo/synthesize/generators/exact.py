@@ -29,14 +29,13 @@ from choreo.units import counted
 
 __all__ = ["KINDS", "demand_of", "exact"]
 
-# Into how many chunks a share, or the vector of a rooted collective, may be cut, and how many steps more than the
-# fewest there may be.
+# The most chunks per share, or per vector of a rooted collective, and how many steps beyond the fewest to try.
 CHUNKS, MORE_STEPS = (1, 2, 3, 4, 5, 6, 8), 2
-# So many variables a program may have: chunks times hops times steps, less those that cannot be.
+# The most variables in a program: chunks x hops x steps, minus the impossible combinations.
 MOST_VARIABLES = 6000
-# A program that takes longer is given up.
+# Give up on a program that takes longer.
 MOST_SECONDS = 120.0
-# What is planned backwards, on the network turned around.
+# Collectives that are planned in reverse, on the reversed network.
 UNDONE = {"reduce_scatter": "all_gather", "reduce": "broadcast", "gather": "scatter"}
 KINDS = ("all_gather", "broadcast", "scatter", "all_to_all", *UNDONE)
 INSTEAD = "use effort medium or high instead"
@@ -49,7 +48,7 @@ def exact(problem: Problem) -> Iterator[Candidate]:
     block_bytes = float(problem.block_bytes[0])
     hop_s = float((hops.latency_s + hops.send_s + hops.receive_s).max(initial=0.0))
     slowest = float(hops.capacity.min(initial=np.inf))
-    # So many rounds every chunk of a block needs by bandwidth alone.
+    # the rounds that bandwidth alone requires, per chunk of a block
     least = problem.bound().bandwidth_bound_s * slowest / block_bytes if block_bytes else 0.0
     best_s = np.inf
     for chunks in CHUNKS if fewest else ():
@@ -62,14 +61,14 @@ def exact(problem: Problem) -> Iterator[Candidate]:
             time_s = np.inf if found is None else steps * hop_s + found.rounds * round_s
             if found is not None and time_s < best_s:
                 best_s = time_s
-                told = _told(problem, chunks, found.rounds, at_least)
-                few = "the fewest there can be" if steps == fewest else f"where {fewest} are the fewest there can be"
-                said = f"{counted(steps, 'step')}, {few}; {told}"
+                rounds_words = _rounds_words(problem, chunks, found.rounds, at_least)
+                few = "the fewest possible" if steps == fewest else f"where the fewest possible are {fewest}"
+                said = f"{counted(steps, 'step')}, {few}; {rounds_words}"
                 yield Candidate("exact", _schedule(problem, demand, found, chunks), proved=said)
 
 
 def demand_of(problem: Problem) -> Demand:
-    """What must get where, or an error that says why that cannot be searched."""
+    """What must get where, or an error that says why it cannot be searched."""
     collective, ranks = problem.collective, problem.ranks
     if collective not in KINDS:
         made = "search for a reduce_scatter and an all_gather, and put one after the other"
@@ -113,8 +112,8 @@ def _schedule(problem: Problem, demand: Demand, found: Found, chunks: int) -> Sc
     return backwards(schedule) if undone else schedule
 
 
-def _told(problem: Problem, chunks: int, rounds: int, at_least: int) -> str:
+def _rounds_words(problem: Problem, chunks: int, rounds: int, at_least: int) -> str:
     """What was proved about the rounds."""
     unit = {"broadcast": "vector", "reduce": "vector", "all_to_all": "block"}.get(problem.collective, "share")
-    few = "as few as the bandwidth allows" if rounds <= at_least else "and no fewer will do in so many steps"
-    return f"{counted(rounds, 'round')} of {counted(chunks, 'chunk')} a {unit}, {few}"
+    few = "as few as the bandwidth allows" if rounds <= at_least else "no fewer are possible in that many steps"
+    return f"{counted(rounds, 'round')} of {counted(chunks, 'chunk')} per {unit}, {few}"

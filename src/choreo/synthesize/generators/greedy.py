@@ -1,11 +1,11 @@
-"""Greedy, rarest chunk first: for short messages, where the time of a few hops decides and not the busiest link.
+"""Greedy, rarest chunk first: for short messages, where a few hops decide the time rather than the busiest link.
 
-Moment by moment, every free link takes the chunk that fewest devices have, of those that its one end has and its other
-lacks. Links with the least choice choose first. A slow link takes nothing that a much faster way could bring. Chunks
-that are much shorter than a hop's latency and overhead may go together as one message.
+At every moment, each free link takes the rarest chunk that its source has and its target lacks. Links with the least
+choice choose first. A slow link leaves a chunk alone if a much faster path could deliver it. Chunks that are much
+shorter than a hop's latency and overhead may travel together as one message.
 
-Backwards on the turned network an all_gather is a reduce_scatter, a broadcast is a reduce, and the two together are an
-all_reduce.
+In reverse on the reversed network an all_gather is a reduce_scatter, a broadcast is a reduce, and the two together are
+an all_reduce.
 
 Source: W. Won, M. Elavazhagan, S. Srinivasan, S. Gupta, T. Krishna, "TACOS: Topology-aware collective algorithm
 synthesizer for distributed machine learning", MICRO 2024; rarest first is as in BitTorrent.
@@ -29,28 +29,28 @@ __all__ = ["greedy"]
 
 # Above this size the busiest link decides, and other generators are near the bound.
 MOST_BYTES = 4 << 20
-# Into how many chunks a share, or the vector of a rooted collective, may be cut.
+# The most chunks per share, or per vector of a rooted collective.
 SHARE_CHUNKS = (1, 2, 3, 4, 6, 8, 12, 16)
 VECTOR_CHUNKS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
-# How many times as fast another way must be for a link to leave a chunk to it.
+# How many times as fast another path must be for a link to leave a chunk to it.
 FASTER = 2.5
-# For how many times its latency and overhead a message of several chunks may be on a link.
+# How long a message of several chunks may occupy a link, in multiples of its latency and overhead.
 TOGETHER = (0.0, 0.3, 1.0)
-# It is asked for long messages too where there are too many devices to pack trees, with few hops each.
+# Also used for long messages where there are too many devices to pack trees, and few hops each.
 MANY_DEVICES, FEW_HOPS = 80, 16
-# How many hops may be looked at: as many as lead on from a device, for every message. There are few hops, or many.
+# The most hop checks: the outgoing hops of a device, for every message. For few hops, and for many.
 MOST_LOOKS = {True: 5_000_000, False: 100_000}
-# Of how many chunks the rarest is taken where there are many devices.
+# With many devices, the rarest of only this many chunks is taken.
 SAMPLE = 12
-# By how much a plan may take longer than the best for more chunks to be tried.
+# More chunks are tried while plans stay within this factor of the best.
 NEAR = 1.2
-# What happens: a sender may send again, a hop's links are free again, chunks are there.
+# Events: a sender may send again, the links of a hop are free again, chunks have arrived.
 SENT, OUT, WRITTEN = range(3)
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce")
 
 
 def greedy(problem: Problem) -> Iterator[Candidate]:
-    """Short messages on any network, cut into ever more chunks as long as that helps."""
+    """Short messages on any network, in more and more chunks while that helps."""
     if problem.collective not in KINDS or not problem.in_order or problem.weights is not None:
         return
     if not problem.size_bytes or problem.ranks < 2:
@@ -83,7 +83,7 @@ def greedy(problem: Problem) -> Iterator[Candidate]:
 
 
 def _most(hops: Hops, chunk_bytes: float) -> list[list[int]]:
-    """How many chunks a message over each hop may have; several tables that differ."""
+    """The most chunks in a message over each hop; several alternatives."""
     costs_s = hops.send_s + hops.latency_s + hops.receive_s
     chunks = costs_s * hops.bandwidth_bytes_per_s / chunk_bytes
     tables = [np.maximum(together * chunks, 1.0).astype(np.int64).tolist() for together in TOGETHER]
@@ -105,7 +105,7 @@ def _made(problem: Problem, hops: Hops, owner: Ints, chunk_bytes: float, most: l
 
 
 class _Growth:
-    """Who has which chunk, which links are free, and what is on its way. Sets of chunks are bits of a number."""
+    """Who has which chunk, which links are free, and what is in flight. Sets of chunks are bit masks."""
 
     def __init__(self, hops: Hops, owner: Ints, chunk_bytes: float, most: list[int]) -> None:
         self.hops, self.owner = hops, owner
@@ -128,20 +128,20 @@ class _Growth:
             for link in links:
                 self.hops_at[link].append(hop)
         self.has: list[int] = [0] * hops.devices
-        self.wanted = [(1 << len(owner)) - 1] * hops.devices  # neither there nor on its way
+        self.wanted = [(1 << len(owner)) - 1] * hops.devices  # neither here nor in flight
         self.copies = [1] * len(owner)
-        self.with_copies = [0] * (hops.devices + 1)  # by number of copies: the chunks
+        self.with_copies = [0] * (hops.devices + 1)  # chunks by number of copies
         self.with_copies[1] = (1 << len(owner)) - 1
         for chunk, device in enumerate(owner.tolist()):
             self.has[device] |= 1 << chunk
             self.wanted[device] &= ~(1 << chunk)
 
     def run(self) -> tuple[Steps, float]:
-        """Grow until everybody has everything: the steps, and when that is."""
+        """Run until every device has everything; returns the steps, and the time."""
         self.free = [True] * len(self.hops.capacity)
         self.sender_free = [0.0] * self.hops.devices
         self.receiver_free = [0.0] * self.hops.devices
-        self.events: list[tuple[float, int, int, int]] = []  # time, what happens, the hop or device, chunks
+        self.events: list[tuple[float, int, int, int]] = []  # time, event, hop or device, chunks
         self.rows: list[tuple[float, int, int]] = []
         self.end_s = now = 0.0
         self.left = len(self.owner) * (self.hops.devices - 1)
@@ -168,7 +168,7 @@ class _Growth:
         return self.sender_free[self.src[hop]] <= now and all(self.free[link] for link in self.links[hop])
 
     def _send(self, hop: int, now: float) -> None:
-        """Send the rarest chunks over a hop, if there still are some."""
+        """Send the rarest chunks over a hop, if any are left."""
         src, dst = self.src[hop], self.dst[hop]
         may = self._may_take(hop)
         taken = 0
@@ -192,14 +192,14 @@ class _Growth:
         heapq.heappush(self.events, (written_s, WRITTEN, dst, taken))
 
     def _may_take(self, hop: int) -> int:
-        """The chunks that the hop's source has, its target lacks, and no much faster way could bring."""
+        """The chunks that the hop's source has, its target lacks, and no much faster path could deliver."""
         may: int = self.has[self.src[hop]] & self.wanted[self.dst[hop]]
         for device in self.faster[hop] if may else ():
             may &= self.wanted[device]
         return may
 
     def _rarest(self, may: int, dst: int) -> int:
-        """Take the rarest chunk; of equally rare ones the first after the target's own."""
+        """Take the rarest chunk; of equally rare ones, the first after the target's own."""
         turn = dst * len(self.owner) // self.hops.devices
         if self.hops.devices <= MANY_DEVICES:
             copies = next(count for count, chunks in enumerate(self.with_copies) if chunks & may)
@@ -239,7 +239,7 @@ class _Growth:
 
 
 def _faster(hops: Hops, chunk_bytes: float) -> list[list[int]]:
-    """For each hop the devices from which a chunk comes to the hop's target much sooner than over the hop."""
+    """For each hop, the devices from which a chunk reaches the hop's target much sooner than over the hop."""
     hop_s: Floats = hops.send_s + hops.receive_s + hops.latency_s + chunk_bytes / hops.bandwidth_bytes_per_s
     away = dijkstra(csr_matrix((hop_s, (hops.src, hops.dst)), shape=(hops.devices,) * 2))
     near = away[:, hops.dst] * FASTER < hop_s

@@ -1,13 +1,13 @@
-"""Stars inside servers and between them, for short messages: as few hops and messages as there can be.
+"""Stars inside servers and between them, for short messages: as few hops and messages as possible.
 
-A megabyte is soon sent, and what counts is how often somebody waits for a message. Here a share goes over the network
-to its twins in the other servers, in a few pieces, and whoever gets a piece sends it to all others of its server at
-once. A broadcast first gives every GPU of the root's server a part of the vector, so that all adapters are busy. An
-all_reduce is summed up inside, exchanged between servers, and spread inside. In an all_to_all a GPU sends its twin what
-it has for a whole server, and adds its own blocks to what it passes on.
+A megabyte is sent quickly; what counts is how often a rank waits for a message. A share crosses the network to its
+peers in the other servers (the GPUs of the same local rank), in a few pieces, and whoever receives a piece sends it to
+all others of its server at once. A broadcast first gives every GPU of the root's server a part of the vector, so that
+all adapters are busy. An all_reduce is reduced inside the servers, exchanged between them, and spread inside. In an
+all_to_all a GPU sends its peer everything for a whole server, and adds its own blocks to what it forwards.
 
-How many pieces there are, and how large each is, is found by trying: a piece more costs every rank a message, and the
-first and the last have nothing to hide behind.
+The number of pieces and their sizes are found by trying: one more piece costs every rank a message, and the first and
+the last piece have nothing to overlap with.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ __all__ = ["layered"]
 
 # Above this size the busiest link decides, and other generators are near the bound.
 MOST_BYTES = 4 << 20
-# Into how many pieces the part of an adapter is cut.
+# The most pieces of an adapter's part.
 PIECES = (1, 2, 3, 4, 5, 6, 8, 12)
 # One more piece is not tried once plans take longer than the best by this factor.
 FAR = 1.15
-# By what factors a single piece is made larger or smaller.
+# Factors by which a single piece is made larger or smaller.
 FACTORS = (1.6, 1 / 1.6, 1.2, 1 / 1.2)
-# A plan may have so many messages, and all that are tried for a problem so many.
+# The most messages in a plan, and in all plans that are tried for a problem.
 MOST_MESSAGES, MOST_TRIED = 1 << 17, 1 << 18
-# What is planned backwards, on the network turned around.
+# Collectives that are planned in reverse, on the reversed network.
 UNDONE = {"reduce_scatter": "all_gather", "reduce": "broadcast"}
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce", "all_to_all")
 
@@ -48,7 +48,7 @@ Maker = Callable[[Plan, Floats, Floats], None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Timed:
-    """A plan in time: when it ends, and its tasks with their starts."""
+    """A plan with its end time, its tasks and when each starts."""
 
     end_s: float
     tasks: Tasks
@@ -57,7 +57,7 @@ class _Timed:
 
 
 def layered(problem: Problem) -> Iterator[Candidate]:
-    """Short messages on servers of which each GPU reaches all others of its own, and its twins elsewhere."""
+    """Short messages on servers where each GPU reaches the others of its server, and the same local rank elsewhere."""
     if problem.collective not in KINDS or not problem.in_order or problem.weights is not None or problem.ranks < 2:
         return
     if not 0 < problem.size_bytes <= MOST_BYTES:
@@ -98,7 +98,7 @@ class _Search:
         self.messages = 0
 
     def run(self) -> Iterator[Candidate]:
-        """Schedules that are better and better by their plans."""
+        """Schedules, each better than the last by its plan."""
         best: tuple[float, Floats] = np.inf, np.ones(1)
         for count in PIECES:
             parts = np.full(count, 1 / count)
@@ -136,7 +136,7 @@ class _Search:
         return _Timed(end_s, tasks, start_s, weights)
 
     def _weights(self, parts: Floats) -> Ints:
-        """The chunks' weights: pieces of a share lie together, those of a vector one after another."""
+        """The chunks' weights: the pieces of a share are adjacent, those of a vector follow one another."""
         pieces = whole_weights(parts, BLOCK_WEIGHT)
         shared = self.problem.collective in ("all_gather", "reduce_scatter")
         return np.tile(pieces, self.blocks) if shared else np.repeat(pieces, self.blocks)
@@ -156,7 +156,7 @@ class _Search:
 
 
 def _all_gather(plan: Plan, parts: Floats, due_s: Floats) -> None:
-    """Every share crosses to its twins, and spreads from there; inside it spreads as a whole."""
+    """Every share crosses to the same local rank of each server, and spreads from there; at home it spreads whole."""
     net, count = plan.net, len(parts)
     ranks = net.servers * net.gpus
     for nth in range(count):
@@ -180,7 +180,7 @@ def _all_gather(plan: Plan, parts: Floats, due_s: Floats) -> None:
 
 
 def _broadcast(plan: Plan, parts: Floats, due_s: Floats, *, root: int) -> None:
-    """Every GPU of the root's server gets a part, passes it on there, and to its twins, which do the same."""
+    """Every GPU of the root's server gets a part, and passes it on there and to its peers, which do the same."""
     net = plan.net
     others = net.others(root)
     carriers = [*others, root] if net.servers > 1 else others
@@ -193,7 +193,7 @@ def _broadcast(plan: Plan, parts: Floats, due_s: Floats, *, root: int) -> None:
             got |= {carrier: [message] for carrier, message in first.items()}
         else:
             for carrier, chunk in chunks.items():
-                # What the root itself sends over the network is spread inside by another.
+                # What the root itself sends over the network is spread inside its server by another GPU.
                 inside = carrier if carrier != root else others[nth % len(others)]
                 given = plan.add((root, inside), (chunk,), (), due_s[nth])
                 if carrier != root:
@@ -212,7 +212,7 @@ def _broadcast(plan: Plan, parts: Floats, due_s: Floats, *, root: int) -> None:
 
 
 def _all_reduce(plan: Plan, parts: Floats, due_s: Floats, *, exchanging: bool) -> None:
-    """A GPU sums up its part inside; then servers exchange theirs, or one server sums it up for all."""
+    """A GPU reduces its part inside its server; then the servers exchange theirs, or one server reduces it for all."""
     net = plan.net
     a_piece = 1 if exchanging else net.servers
     for nth in range(len(parts)):
@@ -237,14 +237,14 @@ def _all_reduce(plan: Plan, parts: Floats, due_s: Floats, *, exchanging: bool) -
 def _exchanged(
     plan: Plan, holders: list[int], chunks: tuple[int, ...], summed: dict[int, list[int]], due_s: float
 ) -> dict[int, list[int]]:
-    """Servers at a distance of 1, 2, 4, ... send each other what they have, and both add."""
+    """Servers at distance 1, 2, 4, ... send each other what they have, and both add."""
     ready = {holder: summed[holder] for holder in holders}
     distance = 1
     while distance < len(holders):
         for number, here in enumerate(holders):
             there = holders[number ^ distance]
             if here < there:
-                # What is added to must have been sent.
+                # Data must be sent before anything is added to it.
                 ready[here] = ready[there] = plan.exchange((here, there), chunks, ready[here] + ready[there], due_s)
         distance *= 2
     return ready
@@ -253,7 +253,7 @@ def _exchanged(
 def _by_owners(
     plan: Plan, holders: list[int], chunks: tuple[int, ...], summed: dict[int, list[int]], due_s: float
 ) -> dict[int, list[int]]:
-    """Every server sums up one of the chunks, and sends the sum to the others."""
+    """Every server reduces one of the chunks, and sends the sum to the others."""
     ready: dict[int, list[int]] = {holder: [] for holder in holders}
     for owner, chunk in zip(holders, chunks, strict=True):
         others = [holder for holder in holders if holder != owner]
@@ -266,7 +266,7 @@ def _by_owners(
 
 
 def _all_to_all(plan: Plan, parts: Floats, due_s: Floats) -> None:
-    """To every twin go the blocks for its server, those for the next of it first, and from there with its own."""
+    """To each peer go the blocks for its server, its neighbour's first; it forwards them together with its own."""
     net, ranks = plan.net, plan.net.servers * plan.net.gpus
     edges = np.unique(np.round(np.concatenate(([0.0], np.cumsum(parts))) * net.gpus).astype(np.int64))
     arrived: dict[tuple[int, int], list[int]] = {}

@@ -1,4 +1,4 @@
-"""The library: every algorithm that can do the collective, as it is."""
+"""The library: every algorithm that implements the collective, unchanged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["is_short", "library", "weighed"]
 
 
 def library(problem: Problem) -> Iterator[Candidate]:
-    """Every algorithm of the library that takes this number of ranks and is not too long."""
+    """Every algorithm of the library that supports this number of ranks and is not too long."""
     for algorithm in list_algorithms(problem.collective):
         if not algorithm.in_library or _is_long(algorithm, problem):
             continue
@@ -25,7 +25,7 @@ def library(problem: Problem) -> Iterator[Candidate]:
                 schedule = build(
                     problem.collective, algorithm.name, problem.ranks, root=problem.root, segments=None, **options
                 )
-            except ChoreoError:  # it refuses this number of ranks
+            except ChoreoError:  # it does not support this number of ranks
                 continue
             if is_short(schedule, problem.most_transfers // 4):
                 whole = schedule if "traffic" in options else weighed(schedule, problem)
@@ -33,7 +33,7 @@ def library(problem: Problem) -> Iterator[Candidate]:
 
 
 def _options(problem: Problem, algorithm: Algorithm) -> Iterator[dict[str, object]]:
-    """Along the topology's dimensions where the algorithm takes axes, in one order and in all orders."""
+    """Along the topology's dimensions if the algorithm takes axes, in one order and in all orders."""
     given: dict[str, object] = {}
     if "traffic" in algorithm.options and problem.weights is not None:
         given = {"traffic": problem.weights.reshape(problem.ranks, problem.ranks)}
@@ -47,7 +47,7 @@ def _options(problem: Problem, algorithm: Algorithm) -> Iterator[dict[str, objec
 
 
 def _is_long(algorithm: Algorithm, problem: Problem) -> bool:
-    """Whether it is not worth building, since each rank sends as many messages as the cost says."""
+    """Whether it is too long to be worth building, judged by the messages per rank in its cost formula."""
     if problem.root is not None or algorithm.cost is None:
         return False
     return problem.ranks * algorithm.cost.terms(problem.ranks)[0] > 4 * problem.most_transfers
@@ -61,7 +61,7 @@ def weighed(schedule: Schedule, problem: Problem) -> Schedule:
 
 
 def is_short(schedule: Schedule, most: int) -> bool:
-    """Whether a schedule has at most so many transfers; a long one is not made whole to find out."""
+    """Whether a schedule has at most this many transfers; a long one is not expanded to find out."""
     transfers = 0
     for rows in schedule.blocks():
         transfers += len(rows)

@@ -1,8 +1,8 @@
-"""All_to_all with a traffic matrix between servers, in rounds of matchings, all three parts of them at the same time.
+"""An uneven all_to_all between servers, in rounds of matchings whose three stages overlap.
 
-The rounds and the pieces are those of `fast`: inside a server to the GPU that sends them, to its twin in the other
-server, and from there to whom they are for. Here they are cut finer, and list scheduling keeps all ports busy; the
-rounds say which piece should start when.
+The rounds and pieces are those of `fast`: inside a server to the GPU that sends them, across to its peer in the other
+server, and from there to their destination. Here they are cut finer, and list scheduling keeps all ports busy; the
+rounds give the order in which pieces should start.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from choreo.topology.graph import Floats, Ints
 
 __all__ = ["matched"]
 
-# The busiest server's traffic is sent in at least so many pieces one after another.
+# The busiest server's traffic is sent in at least this many pieces, one after another.
 PIECES = (16, 64, 256)
-# With more ranks the blocks are too many.
+# With more ranks there are too many blocks.
 MOST_RANKS = 256
-# So many places, ranks times chunks, may be in a proof: blocks have as many chunks as the largest.
+# The most places (ranks x chunks) in a proof: every block has as many chunks as the largest.
 MOST_PLACES = 1 << 28
 
 
 def matched(problem: Problem) -> Iterator[Candidate]:
-    """Servers behind switches, and uneven traffic; in ever smaller pieces as long as that helps."""
+    """Servers behind switches with uneven traffic; in smaller and smaller pieces while that helps."""
     if problem.collective != "all_to_all" or problem.weights is None or not problem.in_order:
         return
     blocks, ranks = problem.topology.blocks, problem.ranks
@@ -70,7 +70,7 @@ def matched(problem: Problem) -> Iterator[Candidate]:
 
 
 def _reaches_all(servers: Servers, number: Ints) -> bool:
-    """Whether there are hops among all GPUs of a server, and from each GPU to its twins."""
+    """Whether there are hops between all GPUs of a server, and from each GPU to the same local rank elsewhere."""
     rank = np.arange(len(number))
     twins = rank[:, None] % servers.gpus == rank % servers.gpus
     needed = (servers.near() | twins) & (rank[:, None] != rank)
@@ -78,12 +78,12 @@ def _reaches_all(servers: Servers, number: Ints) -> bool:
 
 
 def _second(hops: Hops, weight_bytes: float) -> float:
-    """How long the slowest hop takes for a unit of traffic."""
+    """The time of the slowest hop for a unit of traffic."""
     return weight_bytes / float(hops.bandwidth_bytes_per_s.min())
 
 
 def _pieces(servers: Servers, count: int, least: float) -> tuple[Pieces, Floats]:
-    """All blocks in pieces, and when the way of each over the network should begin, in units of traffic."""
+    """All blocks in pieces, and when each should start across the network, in units of traffic."""
     between = servers.between()
     busiest = float(max(between.sum(axis=0).max(), between.sum(axis=1).max()))
     inside = np.where(servers.near(), servers.traffic, 0.0)

@@ -1,12 +1,12 @@
-"""Library schedules in segments that overlap, so that fast and slow links work at the same time.
+"""Library schedules in overlapping segments, so that fast and slow links work at the same time.
 
-One segment's steps begin when they would if it ran alone; the next segment does the same a period later, which is what
-the bound allows a segment. Every port then takes what is due first, of whichever segment (modulo scheduling). The
-starts are stretched by some factors, since a step that is due a little later waits for nothing when its turn comes.
+The steps of one segment start when they would if it ran alone. The next segment follows one period later, which is the
+bound for a segment. Every port then takes what is due first, of any segment (modulo scheduling). The starts are
+stretched by several factors, because a step that is due a little later waits for nothing when its turn comes.
 
 A message over a network costs its rank much more than one inside a server. So a segment may also be cut into groups of
-blocks that follow one another: the fast links work on fine parts, and a rank sends its block over the network once a
-segment. Segments whose messages keep a rank busy for longer than the collective should take are not tried.
+blocks that follow one another: the fast links work on small parts, and a rank sends its block over the network once per
+segment. Segments whose messages would keep a rank busy for longer than the whole collective should take are not tried.
 
 Where no switch reduces, long messages have better schedules. Short ones still gain: a few segments of an all_reduce
 along the dimensions keep both kinds of link busy with few messages.
@@ -34,11 +34,11 @@ __all__ = ["overlapped"]
 SEGMENTS = (1, 2, 3, 4, 6, 8, 16, 24, 32, 48, 64, 128, 256)
 GROUPS = (1, 4, 8)
 STRETCHES = (1.0, 1.25, 1.5, 2.0, 3.0)
-# Where no switch reduces: how many segments and transfers a schedule may have, and how far its starts are stretched.
+# Where no switch reduces: the most segments and transfers of a schedule, and how far its starts are stretched.
 FEW_SEGMENTS, FEW_TRANSFERS, FEW_STRETCHES = 8, 1 << 15, (1.0, 1.5)
-# How much longer than the bound messages may keep a rank busy.
+# How long messages may keep a rank busy, relative to the bound.
 BUSY = 1.2
-# Of so many steps of the plan that fall into one period, no two need to be told apart.
+# Start times are rounded to this many steps per period.
 TICKS = 64
 
 
@@ -74,7 +74,7 @@ def overlapped(problem: Problem) -> Iterator[Candidate]:
 
 
 def _busy_s(messages: Messages) -> float:
-    """How long the busiest rank prepares messages, or takes them in."""
+    """The time that the busiest rank spends on preparing messages, or on receiving them."""
     sends = np.bincount(messages.src, messages.send_s())
     receives = np.bincount(messages.dst, messages.receive_s())
     return float(max(sends.max(initial=0.0), receives.max(initial=0.0)))
@@ -97,7 +97,7 @@ def _in_groups(base: Schedule, groups: int) -> Schedule:
 
 
 def _bases(problem: Problem) -> Iterator[Schedule]:
-    """What is worth cutting into segments: what goes through the switches that reduce, and along the dimensions."""
+    """Schedules worth cutting into segments: through the switches that reduce, and along the dimensions."""
     names = {algorithm.name for algorithm in list_algorithms(problem.collective)}
     reduces = any(block.reduces.any() for block in problem.topology.blocks)
     wanted: list[tuple[str, dict[str, object]]] = []
@@ -115,9 +115,9 @@ def _bases(problem: Problem) -> Iterator[Schedule]:
 
 
 def _axes(problem: Problem) -> Iterator[str]:
-    """The dimensions with the algorithms that suit each, and with switches that reduce where there are some.
+    """The dimensions with the algorithms that suit each, and with reducing switches where there are any.
 
-    Two ranks are best off if they send each other all they have and both add: one message, where halves take two.
+    Two ranks do best if they exchange everything and both add: one message, where halves take two.
     """
     axes = axes_of(problem.topology)
     blocks = [block for block in problem.topology.blocks if block.size > 1]
@@ -134,8 +134,8 @@ def _across(size: int, name: str) -> tuple[str, ...]:
 
 
 def _shifted(base: Schedule, segments: int, period: float, starts: Floats) -> Schedule:
-    """The schedule in segments, each a period after the one before, with the steps in order of their starts."""
-    apart = pipelined(base, segments, base.num_steps)  # one after another, so that a row tells its segment
+    """The schedule in segments, each one period after the last, with the steps in order of their starts."""
+    apart = pipelined(base, segments, base.num_steps)  # one after another, so that the row gives the segment
     rows: Transfers = apart.columns()
     segment, step = np.divmod(rows.step, base.num_steps)
     due = np.round((starts[step] + segment * period) / period * TICKS)

@@ -1,9 +1,9 @@
 """Packed trees, on any network: all_gather, reduce_scatter, all_reduce, broadcast and reduce.
 
-The data of a root is divided among trees that keep the busiest link least busy, cut into chunks, and put in time by
-list scheduling. Backwards on the turned network an all_gather is a reduce_scatter, and a reduce takes the trees of a
-broadcast the other way. An all_reduce sums up one tree and comes back along another, and its parts choose their own
-roots.
+The data of a root is divided among trees so that the busiest link has the least load, cut into chunks, and scheduled by
+list scheduling. In reverse on the reversed network an all_gather is a reduce_scatter, and a reduce uses the trees of a
+broadcast in the other direction. An all_reduce reduces up one tree and comes back down another, and its parts choose
+their own roots.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from choreo.synthesize.timeline import Tasks, in_time, steps_of
 
 __all__ = ["packed"]
 
-# Into how many chunks a share, or the vector of a rooted collective, may be cut.
+# The most chunks per share, or per vector of a rooted collective.
 SHARE_CHUNKS = (1, 2, 4, 8, 16, 32, 64, 128)
 VECTOR_CHUNKS = (1, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072)
-# Beyond so many devices packing takes too long, where each may be a root and where one is.
+# With more devices packing takes too long: where every device may be a root, and where one is.
 MOST_DEVICES, MOST_DEVICES_ONE_ROOT = 80, 320
-# So many devices that are no ranks may relay: each may be a root of trees as well.
+# The most relays (devices without a rank): each may be a root of trees as well.
 MOST_RELAYS = 48
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce")
-# With so many hops of pieces a way of putting them in time is no longer tried if it comes to the same as another, or to
-# more than the best by this factor.
+# With this many hops of pieces, a way of scheduling is dropped once it gives the same result as another, or one worse
+# than the best by this factor.
 MANY_TASKS, NEAR = 3000, 1.3
-# After two numbers of chunks that gain less than this part of the time, more of them are not tried.
+# After two numbers of chunks that gain less than this fraction of the time, more are not tried.
 HARDLY = 0.002
 
 
@@ -51,7 +51,7 @@ class _Piece:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How pieces are put in time: see `in_time`; one after another or all at once, and with an exchange at the root."""
+    """How pieces are scheduled (see `in_time`): one after another or all at once, and with an exchange at the root."""
 
     busiest_first: bool
     together: bool
@@ -60,7 +60,7 @@ class _Way:
 
 
 def packed(problem: Problem) -> Iterator[Candidate]:
-    """Trees by column generation, cut into ever more chunks as long as that helps."""
+    """Trees by column generation, cut into more and more chunks while that helps."""
     if problem.collective not in KINDS or problem.ranks < 2:
         return
     shared = problem.collective in ("all_gather", "reduce_scatter")
@@ -89,7 +89,7 @@ def packed(problem: Problem) -> Iterator[Candidate]:
 
 
 def _on(problem: Problem, hops: Hops, division: Division) -> Iterator[Candidate]:
-    """Schedules of trees of these hops."""
+    """Schedules from trees over these hops."""
     shared = problem.collective in ("all_gather", "reduce_scatter")
     undone = problem.collective == "reduce_scatter"
     size = part_bytes(problem)
@@ -120,7 +120,7 @@ def _on(problem: Problem, hops: Hops, division: Division) -> Iterator[Candidate]
         }
         if len(those) > MANY_TASKS:
             ways = [way for (*_, ends), way in distinct.items() if ends <= NEAR * end]
-        fine = chunks * len(totals) > 2 * len(trees)  # with fewer chunks than trees there are as many pieces anyway
+        fine = chunks * len(totals) > 2 * len(trees)  # otherwise there are as many pieces as trees anyway
         idle = idle + 1 if fine and end > best * (1 - HARDLY) else 0
         if end > NEAR * best or (idle > 1 and len(those) > MANY_TASKS):
             break
@@ -146,7 +146,7 @@ def _on(problem: Problem, hops: Hops, division: Division) -> Iterator[Candidate]
 
 
 def _ways(problem: Problem, hops: Hops) -> Iterator[_Way]:
-    """All that is tried; those far behind are left out as chunks become smaller."""
+    """All ways to try; those far behind are dropped as chunks become smaller."""
     costs = hops.send_busy_s.any()
     for together in (False, True) if costs else (False,):
         for busiest in (False, True):
@@ -163,7 +163,7 @@ def _totals(problem: Problem) -> list[int]:
 
 
 def _cut(trees: Sequence[Tree], chunks: int, totals: Sequence[int]) -> tuple[list[_Piece], int]:
-    """The data of each block cut into pieces, as many for every block and about `chunks`, each on one of its trees.
+    """Cut each block's data into about `chunks` pieces, the same number for every block, each on one of its trees.
 
     An empty block has no trees and no pieces.
     """
@@ -198,11 +198,11 @@ def _pieces_a_tree(parts: Sequence[float], chunks: int) -> list[int]:
 
 
 def _tasks(pieces: Sequence[_Piece], hops: Hops, weight_bytes: float, last_s: float, *, exchange: bool) -> Tasks:
-    """A task for every hop of every piece: first towards its root where it must, then away from it.
+    """A task for every hop of every piece: first towards its root if needed, then away from it.
 
     The last piece of a block is due `last_s` after the first. With `exchange` the root and a neighbour send each other
-    what they have, instead of a sum that goes to the root and comes back, and both add: that saves a hop. The two must
-    leave at once, each as it was before.
+    what they have and both add, instead of sending a sum to the root and back: that saves a hop. The two messages must
+    leave together, each with the data from before.
     """
     hop: list[int] = []
     chunk: list[int] = []
@@ -256,7 +256,7 @@ def _tasks(pieces: Sequence[_Piece], hops: Hops, weight_bytes: float, last_s: fl
 def _order(
     tree: Tree, hops: Hops, src: list[int], dst: list[int], *, exchange: bool
 ) -> tuple[list[int], list[int], tuple[int, int] | None]:
-    """The hops away from the root and towards it in order, and the slowest two between it and one neighbour."""
+    """The hops away from the root and towards it, in order, and the slowest two between it and one neighbour."""
     into = _outwards(tree.root, tree.into.tolist(), src, dst)
     back = [] if tree.back is None else _outwards(tree.root, tree.back.tolist(), dst, src)[::-1]
     homes = {src[hop]: hop for hop in back if dst[hop] == tree.root and exchange}

@@ -1,9 +1,9 @@
 """All_to_all, scatter and gather along flows, on any network, also with blocks of different sizes.
 
-A linear program with one commodity for each source spreads the traffic over all paths so that the busiest link is least
-busy. The flow of a source is taken apart into paths, each with its part of a block, and every hop of a path is a
-message of its own. On a network that looks the same from every device one source is enough; the others do the same,
-shifted. A scatter has one source, and backwards on the turned network it is a gather.
+A linear program with one commodity per source spreads the traffic over all paths so that the busiest link has the least
+load. Each source's flow is decomposed into paths, each with its part of a block, and every hop of a path is a message.
+On a network that looks the same from every device one source is enough; the others do the same, shifted. A scatter has
+one source, and in reverse on the reversed network it is a gather.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from choreo.topology.graph import Floats, Ints
 
 __all__ = ["routed"]
 
-# Into how many chunks the largest block may be cut.
+# The most chunks of the largest block.
 CHUNKS = (1, 4, 16, 64, 256, 512)
-# How many variables the linear program may have.
+# The most variables of the linear program.
 MOST_VARIABLES = 60_000
-# So many devices that are no ranks may relay.
+# The most relays (devices without a rank).
 MOST_RELAYS = 256
-# A flow below this part of a block is the solver's rounding.
+# A flow below this fraction of a block is a rounding error of the solver.
 LEAST_FLOW = 1e-4
-# What a hop costs beside the time of the busiest link, so that of equal ways the shortest is taken.
+# A small cost per hop, so that the shortest of equally good paths is taken.
 HOP_COST = 1e-4
 
 
@@ -105,7 +105,7 @@ def _end(timed: tuple[Floats, float]) -> float:
 
 
 def _flows(hops: Hops, source: Sequence[int], demand: Floats) -> Floats:
-    """For each source (rows) what crosses each hop (columns), such that the busiest link is least busy."""
+    """For each source (rows) what crosses each hop (columns), such that the busiest link has the least load."""
     sources, members = len(demand), hops.members
     count = len(hops)
     ends = coo_matrix(
@@ -128,7 +128,7 @@ def _flows(hops: Hops, source: Sequence[int], demand: Floats) -> Floats:
 
 
 def _paths(hops: Hops, source: int, row: int, demand: Floats, flow: Floats) -> Iterator[_Path]:
-    """Take a source's flow apart into paths, from every target back to the source; its blocks are those of a row."""
+    """Decompose a source's flow into paths, from every target back to the source; its blocks are one row."""
     left = flow.tolist()
     src = hops.src.tolist()
     arriving: list[list[int]] = [[] for _ in range(hops.members)]
@@ -146,7 +146,7 @@ def _paths(hops: Hops, source: int, row: int, demand: Floats, flow: Floats) -> I
                 at = src[hop]
             assert at == source, "the flow runs in a circle"
             part = min(missing, *(left[hop] for hop in way))
-            if part <= LEAST_FLOW * demand[target]:  # rounding: the rest takes the widest way there is
+            if part <= LEAST_FLOW * demand[target]:  # a rounding error: the rest takes the widest path there is
                 part = missing
             for hop in way:
                 left[hop] -= part
@@ -161,8 +161,8 @@ def _paths(hops: Hops, source: int, row: int, demand: Floats, flow: Floats) -> I
 def _tasks(paths: Sequence[_Path], totals: Ints, chunks: int, mean_bytes: float, last_s: float) -> tuple[Tasks, Ints]:
     """A task for every hop of every piece of a block, and the chunks' weights.
 
-    The largest block is cut into about `chunks` pieces, and others into pieces of that size. What a block has fewer
-    than the most is empty. The pieces of a path are due one after another, the last `last_s` after the first.
+    The largest block is cut into about `chunks` pieces, and others into pieces of that size. Blocks with fewer pieces
+    are padded with empty ones. The pieces of a path are due one after another, the last `last_s` after the first.
     """
     piece_weight = totals.max() / chunks
     cuts = [max(1, round(path.part * float(totals[path.block]) / piece_weight)) for path in paths]

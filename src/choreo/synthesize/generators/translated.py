@@ -1,10 +1,11 @@
-"""Translated trees: one device's chunks are spread along trees, and every other device does the same, shifted.
+"""Translated trees: one device's chunks spread along trees, and every other device does the same, shifted.
 
-On a network that looks the same from every device an all_gather is one broadcast of a share, translated. A lane of the
-network then carries one chunk at a time for all devices at once, so a tree is grown in time: whenever a lane is free it
-takes the chunk that has waited longest to a device that lacks it. A slow lane first brings a chunk to where none is
-near yet, as between servers; beyond that it takes only its part of the load, worked out from the bandwidths.
-Backwards it is a reduce_scatter, and one after the other is an all_reduce.
+On a network that looks the same from every device, an all_gather is one broadcast of a share, translated. A lane then
+carries one chunk at a time for all devices at once, so the trees are grown in time: a free lane takes the chunk that
+has waited longest to a device that lacks it. A slow lane first brings a chunk to a part of the network where it is
+missing, as between servers; beyond that it takes only its share of the load, which follows from the bandwidths.
+
+In reverse it is a reduce_scatter, and one after the other is an all_reduce.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from choreo.topology.graph import Floats, Ints
 
 __all__ = ["Spread", "spread", "translated"]
 
-# Into how many chunks a share may be cut.
+# The most chunks per share.
 CHUNKS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 48, 64)
-# How many transfers of one device's chunks are planned for a number of chunks to be tried.
+# A number of chunks is tried only if planning it takes at most this many transfers of one device's chunks.
 MOST_PLANNED = 1 << 16
-# A schedule with more transfers is not simulated where no two messages meet: its time is that of the plan.
+# A schedule with more transfers is not simulated if no two messages meet: the plan gives its time.
 FEW_TRANSFERS = 1 << 20
 # A number of chunks is not tried if its plan takes longer than the best by this factor.
 NEAR = 1.3
@@ -68,8 +69,8 @@ def translated(problem: Problem) -> Iterator[Candidate]:
         schedule = _schedule(problem.collective, symmetry, found)
         yield Candidate("translated", schedule, found.time_s if exact else None)
         return
-    # Trees grow as if messages cost their ranks nothing. Where they do, coarser chunks may win, and messages that come
-    # at other times than planned must not overtake each other at a receiver.
+    # Trees grow as if messages cost their ranks nothing. Where they do cost something, coarser chunks may win, and
+    # messages that arrive at other times than planned must not overtake each other at a receiver.
     for found in spreads:
         schedule = _schedule(problem.collective, symmetry, found)
         yield Candidate("translated", replace(schedule, receive_in_order=True))
@@ -77,7 +78,7 @@ def translated(problem: Problem) -> Iterator[Candidate]:
 
 
 def _busy_s(symmetry: Symmetry, plan: Spread) -> float:
-    """How long a device prepares messages: it sends one for every one of the plan."""
+    """How long a device spends on preparing messages: it sends one for every message of the plan."""
     sizes = [symmetry.stride(dimension) for dimension in range(len(symmetry.sizes))]
     costs_s = np.zeros(len(sizes))
     for lane in symmetry.lanes:
@@ -92,7 +93,7 @@ def _schedule(collective: str, symmetry: Symmetry, plan: Spread) -> Schedule:
         return gather
     if collective == "reduce_scatter":
         return backwards(gather)
-    # The chunk whose sum is complete first goes on first.
+    # The chunk whose sum is complete first is passed on first.
     return then(backwards(gather), _all_gather(symmetry, plan, reverse=True))
 
 
@@ -127,20 +128,21 @@ class _Growth:
                 name = sum((symmetry.coordinates(d) * symmetry.stride(d) for d in slower), np.zeros(devices, np.int64))
                 boxes[bandwidth] = name.tolist()
             self.box.append(boxes[bandwidth])
-        self.reached = [[{0} for _ in range(chunks)] for _ in lanes]  # by lane and chunk: boxes that have it
+        self.reached = [[{0} for _ in range(chunks)] for _ in lanes]  # by lane and chunk: the parts that have it
         part = _parts(symmetry)
         self.spare = [
             math.inf if lane.bandwidth_bytes_per_s == fastest else math.floor(chunks * (part[n][0] - part[n][1]) + 1e-9)
             for n, lane in enumerate(lanes)
         ]
-        # What may be sent along a lane: (since when, chunk, source), first towards new boxes, then anywhere.
+        # What may be sent along a lane: (since when, chunk, source), first into new parts of the network, then
+        # anywhere.
         self.fresh: list[list[tuple[float, int, int]]] = [[] for _ in lanes]
         self.other: list[list[tuple[float, int, int]]] = [[] for _ in lanes]
         self.idle = set(range(len(lanes)))
         self.rows: list[tuple[float, int, int, int]] = []
 
     def run(self) -> Spread:
-        events: list[tuple[float, int, int, int]] = []  # time, then a lane that is free (-1, -1), or chunk and device
+        events: list[tuple[float, int, int, int]] = []  # time, then a free lane (-1, -1), or chunk and device
         for chunk in range(self.chunks):
             self.has[chunk][0] = True
             self._offer(0.0, chunk, 0)
@@ -157,7 +159,7 @@ class _Growth:
                 last = max(last, out + self.latency_s[lane])
                 heapq.heappush(events, (out, lane, -1, -1))
                 heapq.heappush(events, (out + self.latency_s[lane], lane, chunk, dst))
-            if not events:  # what is left is for lanes that have had their part
+            if not events:  # what is left is for lanes that have had their share
                 self.spare = [math.inf] * len(self.spare)
                 continue
             now = events[0][0]
@@ -172,12 +174,12 @@ class _Growth:
         return Spread(self.chunks, table[:, 0], table[:, 1], table[:, 2], start_s, last)
 
     def _offer(self, now: float, chunk: int, device: int) -> None:
-        """A device has a chunk: every lane may take it on from there."""
+        """A device has a chunk: every lane may take it from there."""
         for waiting in self.fresh:
             heapq.heappush(waiting, (now, chunk, device))
 
     def _next(self, lane: int) -> tuple[int, int, int] | None:
-        """What the lane takes now, as chunk, source and target."""
+        """What the lane takes now: chunk, source and target."""
         fresh, other, box, reached = self.fresh[lane], self.other[lane], self.box[lane], self.reached[lane]
         while fresh:
             entry = fresh[0]
@@ -206,16 +208,16 @@ class _Growth:
 
 
 def _parts(symmetry: Symmetry) -> list[tuple[float, float]]:
-    """How many of a tree's arcs each lane carries if all are done together, and how many of them it must carry.
+    """How many of a tree's arcs each lane carries if all finish together, and how many of them it must carry.
 
-    Of a tree over all devices, the dimensions of any set must carry as many arcs as there are boxes of the others,
-    less one. The set that takes longest for that is given just this, and the rest of the lanes shares the rest.
+    In a tree over all devices, any set of dimensions must carry as many arcs as there are boxes of the others, minus
+    one. The set that takes longest for that gets exactly this, and the other lanes share the rest.
     """
     sizes, lanes = symmetry.sizes, symmetry.lanes
     bandwidth = [sum(one.bandwidth_bytes_per_s for one in lanes if one.dimension == d) for d in range(len(sizes))]
     rest = [d for d in range(len(sizes)) if sizes[d] > 1]
     arcs = dict.fromkeys(rest, 0.0)
-    boxes = 1  # what the dimensions dealt with so far make
+    boxes = 1  # the product of the dimensions handled so far
 
     def arcs_a_bandwidth(subset: tuple[int, ...]) -> float:
         return (math.prod(sizes[d] for d in subset) - 1) / sum(bandwidth[d] for d in subset)
