@@ -34,6 +34,6 @@ class TrainingJob:
 
     @property
     def straggling(self) -> float:
-        """The share by which a step is longer because all nodes wait for the slowest of them."""
+        """The share by which a step is longer because all nodes wait for the slowest one."""
         nodes = max(1.0, self.gpus / self.cluster.node_gpus)
         return self.software.jitter * math.sqrt(2 * math.log(nodes))

@@ -1,9 +1,8 @@
 """What data parallelism adds to a step: summing gradients, gathering parameters, and how much of it is exposed.
 
-Without ZeRO-3 gradients are summed once a step, in buckets, during the backward pass of the last micro-batch or after
+Up to ZeRO-2 gradients are summed once per step, in buckets, during the backward pass of the last micro-batch or after
 it. ZeRO-1 and 2 gather the new parameters before the next forward pass, or during it. With ZeRO-3 every micro-batch
-gathers each layer forward and again backward, and reduces its gradients, unless the program does that once a step.
-
+gathers each layer forward and again backward, and reduces its gradients, unless the program does that once per step.
 Results are arrays of stages by plans.
 """
 
@@ -31,7 +30,7 @@ Bools = npt.NDArray[np.bool_]
 Figures = dict[Kinds, Floats]
 Fields = tuple[Floats, Floats, Floats, Floats]  # of a DataParallelCost
 
-# FSDP copies what was gathered into place, and widens gradients for their sum: bytes of a 16-bit parameter.
+# FSDP copies gathered tensors into place, and widens gradients for their sum: bytes per 16-bit parameter.
 COPIED_FORWARD, COPIED_REDUCED = 4, 6
 # FSDP keeps two layers gathered: the current one and the next.
 AHEAD = 2
@@ -56,7 +55,7 @@ class DataParallelCost:
 def by_micro_batch(batch: PlanBatch) -> Bools:
     """Which plans gather parameters and reduce gradients for every micro-batch: ZeRO-3, and FSDP's ZeRO-2.
 
-    Under a pipeline they stay gathered, and gradients whole, from the first micro-batch to the last.
+    With a pipeline, parameters stay gathered and gradients unsharded from the first micro-batch to the last.
     """
     zero = batch.columns["zero"]
     if batch.pp > 1:
@@ -91,7 +90,7 @@ def data_parallel_cost(batch: PlanBatch, sends: SendTimes) -> DataParallelCost:
 class _Units:
     """The units of a stage, each gathered and reduced as one: embedding and head, then layer after layer.
 
-    Embedding and head are used first and last. Figures are by kind of unit, arrays with a number for each plan.
+    Embedding and head are used first and last. Figures are by kind of unit: arrays with one number per plan.
     """
 
     batch: PlanBatch
@@ -127,7 +126,7 @@ class _Units:
         )
 
     def copied(self) -> Figures:
-        """Seconds in which the host puts each rank's part of each gathered tensor into place."""
+        """Seconds in which the host copies each rank's part of each gathered tensor into place."""
         parts = _figures(self.batch, self.order, "tensors")
         each = self.software.zero1_copy_s * self.batch.replicas
         return {unit: tensors * each for unit, tensors in parts.items()}
@@ -172,7 +171,7 @@ def _under_the_passes(units: _Units) -> Fields:
         ahead = np.where(units.zero > 0, ahead, 0.0)
     forward, backward = units.total(units.forward_s), units.total(units.backward_s)
     gathered, reduced = units.total(gather), units.total(reduce)
-    # What is left when a pass ends has the whole bandwidth, so overlap takes no longer than waiting does.
+    # What is left when a pass ends has the whole bandwidth, so overlapping never takes longer than waiting.
     return (
         np.minimum(ahead + slowed(forward, gathered, contention) - forward, share * gathered),
         np.minimum(back + slowed(backward, reduced, contention) - backward, share * reduced),
@@ -184,7 +183,7 @@ def _under_the_passes(units: _Units) -> Fields:
 def _every_tensor(units: _Units) -> Fields:
     """ZeRO-3 parameter by parameter: nothing is prefetched, and recomputation gathers once more.
 
-    DeepSpeed in 2021 summed whole gradients and kept its part.
+    In 2021 DeepSpeed all-reduced gradients and kept its own part.
     """
     share = units.software.dp_bandwidth
     gather = units.total(units.sent(ALL_GATHER, bucketed=False)) / share
@@ -200,7 +199,7 @@ def _every_layer(units: _Units) -> Fields:
     copy, sizes = job.device.memory_time, _figures(units.batch, units.order, "parameters")
     wide = gathered_bytes(job.software, job.precision) / 2
     gathers, reduces = (units.sent(name, bucketed=False) for name in (ALL_GATHER, REDUCE_SCATTER))
-    # What is done once a step, as a share of every micro-batch.
+    # Work that is done once per step, as a share of every micro-batch.
     once = 1 / units.batch.micro_batches if job.software.reduces == "step" else np.ones(len(units.batch.plans))
     gather, again, reduce, forward, backward = {}, {}, {}, {}, {}
     for unit, size in sizes.items():

@@ -2,9 +2,7 @@
 
 Layers are gathered before they are used, and their gradients are sent when they are ready. Communication is one stream,
 because NCCL runs the calls of a group in order. Layers are prefetched, up to a limit that saves memory. The exposed
-time is the length of the pass minus the compute time alone.
-
-Times are numbers or arrays, one number for each plan.
+time is the length of the pass minus the compute time alone. Times are numbers or arrays, one number per plan.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ def forward_exposed(compute_s: Times, gather_s: Times, *, ahead: int | None = No
     0.5
     """
     lane = done = total = np.zeros(np.shape(compute_s[0]))
-    ends: deque[Floats] = deque(maxlen=ahead)  # of the layers at work `ahead` ago and since
+    ends: deque[Floats] = deque(maxlen=ahead)  # the layers at work `ahead` layers ago and since
     for compute, gather in zip(compute_s, gather_s, strict=True):
         if len(ends) == ahead:
             lane = np.maximum(lane, ends[0])
@@ -53,7 +51,7 @@ def forward_exposed(compute_s: Times, gather_s: Times, *, ahead: int | None = No
 def backward_exposed(
     compute_s: Times, reduce_s: Times, gather_s: Times | None = None, *, ahead: int | None = None
 ) -> Floats:
-    """Seconds that a backward pass waits, from the last layer to the first, to the end of the last reduction.
+    """Seconds that a backward pass waits, from the last layer to the first, up to the end of the last reduction.
 
     Where layers are gathered again, the next gather is issued before this layer's gradients can be sent.
 
@@ -68,7 +66,7 @@ def backward_exposed(
         compute, reduce = compute_s[count - 1 - step], reduce_s[count - 1 - step]
         if gather_s is not None:
             for asked in range(len(ready), min(count, step + most)):
-                # Room for one more comes with the end of the layer before.
+                # The end of the previous layer makes room for one more.
                 lane = np.maximum(lane, done) if asked >= most else lane
                 lane = lane + gather_s[count - 1 - asked]
                 ready.append(lane)

@@ -18,12 +18,12 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER = "all_gather", "all_reduce", "reduce_scatter"
-# Parameters of a bucket, by Megatron-core's rule: more with more ranks, so that latency stays small beside bandwidth.
+# Parameters per bucket, by Megatron-core's rule: more with more ranks, so that latency stays small next to bandwidth.
 BUCKET, BUCKET_A_RANK = 40e6, 1e6
 
 
 def reduced_bytes(software: Software, precision: str) -> int:
-    """Bytes of one gradient while it is summed: as it is kept. bf16 has few digits, so most programs widen it to fp32.
+    """Bytes of one gradient while it is summed, in the type it is stored in; most programs widen bf16 to fp32.
 
     >>> from choreo.plan.software import get_software
     >>> reduced_bytes(get_software("megatron-core"), "bf16"), reduced_bytes(get_software("nemo"), "bf16")
@@ -75,7 +75,7 @@ class SendTimes:
         # Experts have fewer replicas than the rest, further apart.
         one = ep * np.where(etp == 0, tp, etp)
         self._dense, self._experts = _Replicas(dp * cp, tp), _Replicas(dp * cp * tp // one, one)
-        # ZeRO shares out over neighbours; the groups of those sum what each has.
+        # ZeRO shards over neighbours; hybrid sharding then sums each shard across those groups.
         self._shards = np.where(shard > 0, shard, dp) * cp
         self._inside, self._across = _Replicas(self._shards, tp), _Replicas(dp * cp // self._shards, tp * self._shards)
         self._known: dict[tuple[tuple[str, ...], str, bool], Floats] = {}
@@ -113,7 +113,7 @@ class SendTimes:
         return found
 
     def _collective_s(self, replicas: _Replicas, collective: str, size: Floats) -> Floats:
-        """Seconds of one collective; under hybrid sharding inside groups, and then each share across them."""
+        """Seconds of one collective; with hybrid sharding inside the groups, and then for each shard across them."""
         cluster = self._job.cluster
         if collective == ALL_REDUCE or replicas is not self._dense or (self._across.ranks == 1).all():
             return replicas.seconds(cluster, collective, size)

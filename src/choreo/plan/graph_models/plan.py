@@ -1,4 +1,4 @@
-"""The one plan of ResNet-50 and DLRM, as a step like any other: data parallelism, with DLRM's tables shared out."""
+"""The one plan of ResNet-50 and DLRM, as a step like any other: data parallelism with DLRM's tables sharded."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A step of a ResNet or DLRM under data parallelism.
 
-One graph is the whole model. Kernels run one after another, forward and backward. Gradients are summed in buckets while
-the backward pass goes on. An operator waits for the collectives that bring its inputs, such as DLRM's all_to_all.
+One graph is the whole model. Kernels run one after another, forward and backward. Gradients are summed in buckets
+during the backward pass. An operator waits for the collectives that deliver its inputs, such as DLRM's all_to_all.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from choreo.workload import (
 
 __all__ = ["GraphStep", "evaluate_graph"]
 
-# PyTorch's DistributedDataParallel and Horovod's fusion buffer: gradients leave in pieces of about this size.
+# PyTorch's DistributedDataParallel and Horovod's fusion buffer send gradients in pieces of about this size.
 BUCKET_BYTES = 25 << 20
 GRADIENT_BYTES = 4  # gradients of these models are kept and summed in fp32
 MOMENTUM_BYTES = 20  # SGD with momentum: read gradient, parameter and momentum, write the last two
@@ -38,7 +38,7 @@ KINDS = {"embedding": "gather"}
 
 @dataclass(frozen=True, slots=True)
 class GraphStep:
-    """What a step takes; times are in seconds, the same on every device."""
+    """The figures of a step; times are in seconds, the same on every device."""
 
     global_batch: int
     step_time_s: float
@@ -83,7 +83,7 @@ def evaluate_graph(
     whole = sum(tensor.elements(plain.mesh) for tensor in plain.weights if not tensor.sharding.states)
     exposed, added = timer.gradients(whole, sum(back.values()), overlap)
     own = sum(tensor.elements(plain.mesh) for tensor in plain.weights if tensor.sharding.states)
-    # Rows of tables are updated where they were read; the rest of a table is left alone.
+    # Only the rows of a table that were read are updated.
     optimizer = float(device.memory_time(whole * MOMENTUM_BYTES, "optimizer"))
     total = compute + sum(waited.values()) + sum(waited_back.values()) + exposed + added + optimizer + software.step_s
     shown = {kind: waited.get(kind, 0.0) + waited_back.get(kind, 0.0) for kind in {**waited, **waited_back}}
@@ -155,7 +155,7 @@ class _Timer:
         return float(collective_time(self.cluster, kind, size_bytes, self.gpus))
 
     def gradients(self, parameters: float, backward_s: float, overlap: bool) -> tuple[float, float]:
-        """Seconds of summing gradients that are not hidden, and what contention adds to the compute."""
+        """Exposed seconds of summing gradients, and what contention adds to the compute."""
         if self.gpus == 1:
             return 0.0, 0.0
         size = parameters * GRADIENT_BYTES

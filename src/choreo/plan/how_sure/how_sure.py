@@ -1,7 +1,7 @@
 """How sure a prediction is: the errors on published steps like it, by device, precision, program and kind of model.
 
 `errors.toml` has, for each group of published steps, the error that nine of ten stay within. It is made by
-`tools/planning_accuracy.py --write`. The nearest group with enough steps speaks for a job.
+`tools/planning_accuracy.py --write`. The most similar group with enough steps is used for a job.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from choreo.plan.job import TrainingJob
 __all__ = ["FEWEST", "FILE", "UNKNOWN", "Errors", "errors_of", "fits_chance"]
 
 FILE = Path(__file__).parent / "errors.toml"
-FEWEST = 4  # steps that a group must have to speak for others
-# What a group is like, from the most alike: of the most fields that agree, the first.
+FEWEST = 4  # the fewest steps of a group that can represent others
+# Similarity, most similar first: the more fields agree the better, then in this order.
 ALIKE = (
     ("architecture", "precision", "software", "experts"),
     ("precision", "software", "experts"),
@@ -42,7 +42,7 @@ class Errors:
     memory_like: str
 
     def range_of(self, value: float, *, memory: bool = False) -> tuple[float, float]:
-        """What a predicted value may be.
+        """The range in which the true value probably lies.
 
         >>> Errors(0.25, 0.0, "", "").range_of(1.0)
         (0.8, 1.25)
@@ -51,7 +51,7 @@ class Errors:
         return value / within, value * within
 
 
-# Where nothing like it was ever held against a measurement.
+# Nothing like it was ever compared with a measurement.
 UNKNOWN = Errors(0.5, 0.5, "no published step", "no published step")
 
 
@@ -94,7 +94,7 @@ def _groups() -> tuple[Mapping[str, object], ...]:
 
 
 def fits_chance(memory_bytes: float, device_bytes: float, error: float) -> float:
-    """How likely a prediction of memory fits, if its logarithm errs as a normal distribution does.
+    """How likely a plan fits in memory, if the logarithm of the error is normally distributed.
 
     >>> fits_chance(50e9, 80e9, 0.1) > 0.99, fits_chance(80e9, 80e9, 0.1)
     (True, 0.5)

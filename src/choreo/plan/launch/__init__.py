@@ -1,4 +1,4 @@
-"""A plan as the options of the programs that can run it."""
+"""A plan as command-line options of the programs that can run it."""
 
 from choreo.plan.launch.launch import Launch, launches
 

@@ -1,7 +1,7 @@
 """How to run a plan with other programs: options to paste, or why there are none.
 
-A plan that a program cannot express gets no options: those of a similar plan, or of a similar model, would take another
-time and train something else. `tools/check_launch_options.py` holds the options to the programs' own parsers.
+A plan that a program cannot express gets no options: those of a similar plan or model would take a different time and
+train something else. `tools/check_launch_options.py` checks the options with the programs' own parsers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Launch", "launches"]
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Options of one program for a plan, with notes; or what it lacks, and no options."""
+    """One program's options for a plan, with notes; or what the program lacks, and no options."""
 
     program: str
     options: tuple[str, ...]  # quoted for a shell

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 __all__ = ["megatron_lacks", "megatron_notes", "megatron_options"]
 
 SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
-PADDING = 128  # Megatron-LM fills the vocabulary up to a multiple of this and tp, unless told otherwise
-NEWER = ("blackwell",)  # architectures that need no order of connections, and have mxfp8
+PADDING = 128  # Megatron-LM pads the vocabulary to a multiple of this times tp by default
+NEWER = ("blackwell",)  # architectures that need no CUDA_DEVICE_MAX_CONNECTIONS, and have mxfp8
 CONTEXT = {"ring": "p2p", "all_gather": "allgather"}
 
 
 def megatron_lacks(job: TrainingJob, plan: Plan) -> Iterator[str]:
-    """What a model or a plan has that no option of Megatron-LM says."""
+    """What a model or a plan has that Megatron-LM has no option for."""
     model = job.model
     yield from ability_of("megatron-core" + "+ep-overlap" * bool(job.software.ep_overlap)).lacks(plan)
     if model.parallel_block:
@@ -52,7 +52,7 @@ def megatron_lacks(job: TrainingJob, plan: Plan) -> Iterator[str]:
 
 
 def _plan_lacks(job: TrainingJob, plan: Plan) -> Iterator[str]:
-    """What a plan has that no option says."""
+    """What a plan has that there is no option for."""
     model = job.model
     if model.experts and model.bias and plan.expert_tp > 1:
         yield "biases of experts that tensor parallelism cuts"
@@ -77,7 +77,7 @@ def _plan_lacks(job: TrainingJob, plan: Plan) -> Iterator[str]:
 
 
 def megatron_notes(job: TrainingJob, plan: Plan) -> Iterator[str]:
-    """What must be said beside the options."""
+    """Notes that go with the options."""
     mock = f"--mock-data --tokenizer-type NullTokenizer --vocab-size {job.model.vocab - 1}"
     yield f"add data, tokenizer and learning rate; to try it without: {mock} --train-iters 10 --lr 1e-4"
     if plan.tp * plan.cp > 1 and plan.zero < 2 and job.device.architecture not in NEWER:
@@ -140,7 +140,7 @@ def _model(model: Model, seq: int) -> Iterator[str]:
 
 
 def _attention(model: Model, seq: int) -> Iterator[str]:
-    """Windows, and layers that predict further tokens."""
+    """Attention windows, and multi-token prediction."""
     if model.window and model.window < seq:
         yield f"--window-size {model.window - 1},0"
         if model.full_every:
@@ -170,7 +170,7 @@ def _activation(model: Model) -> Iterator[str]:
             yield "--swiglu"
         case "clipped-swiglu":
             yield "--quick-geglu --glu-linear-offset 1.0 --activation-func-clamp-value 7.0 --no-bias-gelu-fusion"
-            yield "--softmax-type learnable"  # of gpt-oss alone, which has sinks
+            yield "--softmax-type learnable"  # only gpt-oss, which has sinks
         case "squared-relu":
             yield "--squared-relu"
 
@@ -228,7 +228,7 @@ def _frequency(model: Model) -> str:
 
 
 def _vocabulary(model: Model, plan: Plan) -> Iterator[str]:
-    """No filling where the vocabulary divides by tp; otherwise Megatron-LM's own."""
+    """No padding where the vocabulary divides by tp; otherwise Megatron-LM's own."""
     fits = [size for size in (PADDING, 64, 32, 16, 8, 4, 2, 1) if model.vocab % (size * plan.tp) == 0]
     yield f"--make-vocab-size-divisible-by {fits[0] if fits else PADDING}"
 
@@ -274,7 +274,7 @@ def _stages(counts: Sequence[int], plan: Plan, further: int) -> Iterator[str]:
 
 
 def _layout(counts: Sequence[int], further: int = 0, *, alone: bool = True) -> str:
-    """The layers of stages in Megatron-LM's letters: E embedding, t layer, m layer for a further token, L loss.
+    """The layers of stages in Megatron-LM's notation: E embedding, t layer, m multi-token prediction layer, L loss.
 
     >>> _layout([3, 2, 2, 2, 0, 0]), _layout([3, 2, 2, 2, 0, 0], further=1)
     ('Ettt|(tt|)*3|L', 'Ettt|(tt|)*3m|L')
@@ -310,7 +310,7 @@ def _data_parallel(job: TrainingJob, plan: Plan) -> Iterator[str]:
 
 
 def _offloaded_layers(job: TrainingJob) -> int:
-    """How many layers' activations are at the host; Megatron-LM counts layers, not a share of each."""
+    """How many layers' activations are offloaded; Megatron-LM counts layers, not a share of each."""
     return round(job.software.activation_offload * job.model.layers)
 
 
@@ -341,7 +341,7 @@ def _precision(job: TrainingJob, plan: Plan) -> Iterator[str]:
         case "fp8":
             recipe = "mxfp8" if job.device.architecture in NEWER else "delayed"
             if recipe == "delayed" and {"layernorm", "moe_act"} & set(plan.modules):
-                recipe = "blockwise"  # scales of the step before are lost where an operand is made again
+                recipe = "blockwise"  # recomputing an operand loses the delayed scaling factors
             yield f"--bf16 --fp8-format hybrid --fp8-recipe {recipe}"
         case "fp4":
             yield "--bf16 --fp4-format e2m1 --fp4-recipe nvfp4"

@@ -1,7 +1,6 @@
 """Options of torchtitan's train.py.
 
-torchtitan takes a model from its own list, so only those can be trained by options alone; the list is that of
-2026-08-21.
+torchtitan takes a model from its own list, so only those can be trained by options alone. The list is as of 2026-08-21.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["torchtitan_lacks", "torchtitan_notes", "torchtitan_options"]
 
-# Modules and configurations of models of the catalogue.
+# Modules and configurations for models of the catalogue.
 MODELS = MappingProxyType(
     {
         "llama3-8b": ("llama3", "llama3_8b"),
@@ -35,17 +34,17 @@ MODELS = MappingProxyType(
         "gpt-oss-120b": ("gpt_oss", "gpt_oss_120b"),
     }
 )
-# Those that compute in fp8.
+# Configurations that compute in fp8.
 FP8 = MappingProxyType(
     {"llama3-405b": ("llama3", "llama3_405b"), "deepseek-v3": ("deepseek_v3", "deepseek_v3_671b_float8")}
 )
-# PyTorch's names of schedules, with one chunk of layers a stage and with several.
+# PyTorch's names of schedules, with one chunk of layers per stage and with several.
 SINGLE = {"gpipe": "GPipe", "1f1b": "1F1B"}
 SEVERAL = {"1f1b": "Interleaved1F1B", "interleaved": "Interleaved1F1B", "zero-bubble": "InterleavedZeroBubble"}
 
 
 def torchtitan_lacks(job: TrainingJob, plan: Plan) -> Iterator[str]:
-    """What a model or a plan has that no option of torchtitan says."""
+    """What a model or a plan has that torchtitan has no option for."""
     model = job.model
     if model.name not in _configurations(plan):
         yield f"it has no configuration of {model.name} in {plan.precision}"
@@ -76,7 +75,7 @@ def _configurations(plan: Plan) -> Mapping[str, tuple[str, str]]:
 
 
 def torchtitan_notes(job: TrainingJob, plan: Plan) -> Iterator[str]:
-    """What must be said beside the options."""
+    """Notes that go with the options."""
     yield f"for torchtitan of August 2026, with torchrun on {plan.gpus} ranks; add --hf_assets_path for the tokenizer"
     if plan.precision == "fp8" and job.software.fp8_scaling != "row":
         yield "its fp8 has a scale a row; --software torchtitan+rowwise plans for that"
@@ -85,7 +84,7 @@ def torchtitan_notes(job: TrainingJob, plan: Plan) -> Iterator[str]:
 
 
 def torchtitan_options(job: TrainingJob, plan: Plan) -> Iterator[str]:
-    """The options; the last word chooses how activations are recomputed."""
+    """The options; the last argument chooses how activations are recomputed."""
     module, config = _configurations(plan)[job.model.name]
     yield f"--module {module} --config {config}"
     yield f"--training.max_context_length {job.seq}"
@@ -125,9 +124,10 @@ def _pipeline(job: TrainingJob, plan: Plan) -> Iterator[str]:
 
 
 def _less_layers(job: TrainingJob, plan: Plan) -> tuple[int, int] | None:
-    """How many layers fewer the first and the last stage have, if torchtitan can make the plan's split.
+    """How many fewer layers the first and the last stage have, if torchtitan can make the plan's split.
 
-    It counts the embedding and the head as so many layers and deals out all, the rest to the first stages.
+    It counts the embedding and the head as a number of layers and deals out all of them, the remainder to the first
+    stages.
     """
     layers, stages = job.model.layers, plan.pp * plan.interleave
     wanted = layers_per_stage(job.model, plan.pp, plan.interleave, plan.split, job.seq, plan.precision)
@@ -137,7 +137,8 @@ def _less_layers(job: TrainingJob, plan: Plan) -> tuple[int, int] | None:
             counts = [each + (stage < more) for stage in range(stages)]
             counts[0] -= first
             counts[-1] -= last
-            # As many stages must come out of the layers a stage, and none may be lighter than what it leaves out.
+            # The layers per stage must give the right number of stages, and no stage may have fewer layers than it
+            # leaves out.
             whole = -(-(layers + first + last) // -(-(layers + first + last) // stages)) == stages
             if tuple(counts) == wanted and whole and max(first, last) <= each:
                 return first, last

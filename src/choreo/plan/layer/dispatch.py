@@ -1,8 +1,8 @@
-"""How long tokens take to their experts and back.
+"""How long it takes to send tokens to their experts and back.
 
 NCCL's all_to_all carries a copy of a token for each of its k experts. A kernel that knows where experts are (DeepEP,
-"flex" in Megatron) sends one copy to each rank and, across the network, one to each node; NVLink takes it on.
-With R places to go, k choices at random reach R (1 - (1 - 1/R)^k) of them.
+"flex" in Megatron) sends one copy per rank and, across the network, one per node; NVLink forwards it. With R
+destinations, k random choices reach R (1 - (1 - 1/R)^k) of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def reached(places: float, choices: float) -> float:
-    """How many of the places some random choices reach.
+    """How many destinations a number of random choices reaches.
 
     >>> reached(8, 1), round(reached(8, 8), 2)
     (1.0, 5.25)
@@ -39,7 +39,7 @@ def dispatch_time(  # noqa: PLR0917 -- all that it depends on
 ) -> Floats:
     """Seconds of one all_to_all of tokens.
 
-    `choices` are the experts of a token, and the most nodes that these are on; 0 is any number.
+    `choices` are the experts per token, and the most nodes that these are on; 0 is no limit.
     """
     ahead = collective.phase == "forward" and collective.name.startswith("dispatched")
     sizes = sizes * (software.dispatch_bytes / 2 if ahead else 1.0)

@@ -1,8 +1,8 @@
-"""Kernels that a framework runs in place of the graph's operators, and those it runs in addition.
+"""Kernels that a framework runs in place of the graph's operators, and extra ones.
 
-Under autocast the residual stream, norms and sums are fp32, and the operands of matrix products are cast. Norms that a
-program writes in elementary operations are many kernels. A loss computed in fp32 passes over the logits many times. All
-of it is counted in bytes that the operations read and write.
+Under autocast the residual stream, norms and sums are fp32, and the operands of matmuls are cast. Norms written in
+elementary operations are many kernels. A loss computed in fp32 passes over the logits many times. All of it is counted
+in bytes read and written.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from choreo.workload import Graph, Model, Operator, Plan
 __all__ = ["beside", "memory_kernel"]
 
 MEMORY_KINDS = {"embedding": "gather"}
-# Bytes moved for a number of the residual stream, in 16 bits and in fp32: by a norm (its result is cast), by a sum.
+# Bytes moved per element of the residual stream, in 16 bits and in fp32: by a norm (its result is cast), by a sum.
 NORM = {"forward": (4, 14), "dgrad": (6, 18)}
 SUM = {"forward": (6, 10), "dgrad": (6, 18)}  # backward: the sum of two gradients, and the cast of one of them
-# Written out of elementary operations in fp32: cast, square, mean, scale, cast back, weight; and their backward.
+# Norms in elementary fp32 operations: cast, square, mean, scale, cast back, weight; and their backward.
 COMPOSITE_NORM = {"forward": (34, 7), "dgrad": (70, 12)}  # bytes, kernels
-# The same where everything is fp32: square, mean, scale, weight; backward those of each, and the sum of two gradients.
+# The same where everything is fp32: square, mean, scale, weight; their backward, and the sum of two gradients.
 COMPOSITE_NORM_FP32 = {"forward": (28, 6), "dgrad": (84, 12)}
 NARROW_NORM_FP32 = {"forward": 8, "dgrad": 12}
 COMPOSITE_ROTATION = {"forward": (20, 3), "dgrad": (20, 3)}
-# The share of the loss's traffic that is forward.
+# The forward share of the loss's memory traffic.
 LOSS_FORWARD = 0.45
-# Bytes that a product moves more for a parameter when it adds to fp32 gradients itself: see `accumulate_moved`.
+# Extra bytes per parameter that a matmul moves if it accumulates fp32 gradients itself: see `accumulate_moved`.
 IN_PRODUCT = 8
 
 
@@ -80,15 +80,15 @@ def beside(
             if op.kind == "matmul" and any(name.endswith(".bias") for name in op.weights):
                 yield op.m * op.n * op.count * plan.activation_bytes, "reduction", 1
     if phase == "dgrad" and graph.name.endswith("layer") and "query" in graph.tensors and style.fusion != "compiler":
-        # Gradients of queries, keys and values are put side by side.
+        # Gradients of queries, keys and values are concatenated.
         yield 2 * graph.bytes_of(name for name in ("query", "key", "value")), "copy", 1
     if style.attention == 0 and phase in ("forward", "dgrad") and "attention" in graph.tensors:
-        # Heads are brought back beside each other.
+        # Heads are concatenated again.
         yield 2 * graph.bytes_of(["attention"]), "copy", 1
 
 
 def _accumulated(graph: Graph, style: Style) -> int:
-    """Kernels that add gradients to those kept: one for each tensor whose product does not. A product has one."""
+    """Kernels that accumulate gradients: one for each tensor whose matmul does not do it. A matmul has one tensor."""
     count = 0
     for op in graph.operators:
         if op.kind == "matmul" and op.weights:
@@ -100,7 +100,7 @@ def _accumulated(graph: Graph, style: Style) -> int:
 
 
 def _sorted(graph: Graph, style: Style) -> Iterator[tuple[float, str, int]]:
-    """Copies that bring tokens into the order of a rank's experts, and back: by a kernel each, or as they arrive."""
+    """Copies that sort tokens by expert, and back: one kernel each, or as they arrive."""
     if style.dispatch == "all_to_all" and graph.mesh["ep"] > 1:
         moved = 4 * graph.bytes_of(["dispatched"])
         yield moved, "copy", 2

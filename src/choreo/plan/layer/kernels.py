@@ -24,17 +24,17 @@ __all__ = ["AttentionKind", "LayerKernel", "LayerPass", "MatmulKind", "MemoryKin
 
 Floats = npt.NDArray[np.float64]
 
-# Bytes of a number that is quantised: read in 16 bits, written in 8, and once more transposed.
+# Bytes per quantised element: read in 16 bits, written in 8, and once more transposed.
 CAST_READ, CAST_WRITTEN = 2, 2
 MOST_KERNELS = 32.0  # for the experts of a rank
 # The first flash attention took twice as long as the second (Dao, FlashAttention-2, 2023, figures 4 to 7).
 FLASH_1 = 2.0
-# Matrix products whose operands stay in sixteen bits where the others are of eight: the router and the output layer.
+# Matmuls whose operands stay in 16 bits where others use 8: the router and the output layer.
 WIDE_PRODUCTS = ("head", "logits", "router", "core_")
 
 
 class MatmulKind(NamedTuple):
-    """A matrix product; sizes are count, m, n, k."""
+    """A matmul; sizes are count, m, n, k."""
 
     precision: str
 
@@ -61,7 +61,7 @@ class AttentionKind(NamedTuple):
 
 
 class MemoryKind(NamedTuple):
-    """A kernel bound by memory; the size is bytes moved."""
+    """A memory-bound kernel; the size is bytes moved."""
 
     kind: str
 
@@ -71,12 +71,12 @@ class MemoryKind(NamedTuple):
 
 
 KernelKind = MatmulKind | AttentionKind | MemoryKind
-# Kinds are few and kernels many: one object each.
+# There are few kinds and many kernels, so each kind is one object.
 _matmul, _memory = lru_cache(maxsize=64)(MatmulKind), lru_cache(maxsize=64)(MemoryKind)
 
 
 class LayerKernel(NamedTuple):
-    """A kernel, or several alike: its kind, its sizes, and a factor on the device's time for them."""
+    """One kernel or several identical ones: kind, sizes, and a factor on the device's time."""
 
     kind: KernelKind
     sizes: tuple[float, ...]
@@ -85,15 +85,15 @@ class LayerKernel(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerPass:
-    """One pass over a layer: its kernels, how many launches they are, and what is sent."""
+    """One pass over a layer: its kernels, the number of launches, and what is sent."""
 
     kernels: tuple[LayerKernel, ...]
     launches: int
-    extra_launches: int  # of operators that the program runs as several kernels: all but the first of each
+    extra_launches: int  # extra launches of operators that the program runs as several kernels
     flops: float
     backward: bool = False
     collectives: tuple[CollectiveOp, ...] = ()
-    choices: tuple[int, int] = (0, 0)  # experts of a token, and the most nodes these are on
+    choices: tuple[int, int] = (0, 0)  # experts per token, and the most nodes these are on
 
 
 @dataclass(slots=True)
@@ -111,7 +111,7 @@ def time_kernels(
 ) -> dict[type[KernelKind], Floats]:
     """Seconds of the kernels of each pass, by class of kind: arrays of passes by `steps`.
 
-    A pass is given at two micro-batches; sizes at step 0 are those of `less`, at step 1 those of `more`.
+    A pass is given at two micro-batches: step 0 has the sizes of `less`, step 1 those of `more`.
     """
     asked: dict[KernelKind, _Asked] = defaultdict(_Asked)
     for number, (one, other) in enumerate(zip(less, more, strict=True)):
@@ -134,7 +134,7 @@ def time_kernels(
 def list_kernels(  # noqa: PLR0917 -- all that kernels depend on
     operators: Iterable[Operator], phase: str, model: Model, graph: Graph, plan: Plan, style: Style
 ) -> LayerPass:
-    """The kernels of some operators, and those that the program runs in addition."""
+    """The kernels of some operators, and the extra ones that the program runs."""
     found = [op for op in operators if op.kind != "slice"]
     kernels: list[LayerKernel] = []
     launches = extra = 0
@@ -142,7 +142,7 @@ def list_kernels(  # noqa: PLR0917 -- all that kernels depend on
     for op in found:
         if op.kind == "matmul":
             used = wide if op.name.startswith(WIDE_PRODUCTS) else plan.precision
-            # Experts are multiplied one after another, each with a kernel of its own; very many share kernels.
+            # Experts are multiplied one by one, each with its own kernel; very many share kernels.
             each = min(op.count, MOST_KERNELS) if op.name.startswith("expert_") else 1.0
             count, *shape = _shape(op, plan, style)
             kernels.append(LayerKernel(_matmul(used), (count / each, *shape), each))
@@ -171,11 +171,11 @@ def list_kernels(  # noqa: PLR0917 -- all that kernels depend on
 
 
 def _attention(op: Operator, precision: str, phase: str, style: Style) -> Iterator[LayerKernel]:
-    """Fused attention. Under context parallelism a rank attends to its own keys, and to those of the others one by one.
+    """Fused attention. With context parallelism a rank attends to its own keys, and to those of the others one by one.
 
-    Each rank has early and late rows, so that all do as much. At its own keys the mask is causal; of another rank's,
-    either half of its rows see all keys or all rows see half of them. Ranks go on together, so the slower counts: half
-    of the rows. What a step makes is then put to what the steps before it made.
+    Each rank has early and late rows, so that all have the same work. For its own keys the mask is causal; for another
+    rank's, either half of its rows see all keys or all rows see half of them. Ranks advance together, so the slower
+    case counts: half of the rows. Each step's output is then merged with that of the steps before.
     """
     backward = phase == "dgrad"
     slower = FLASH_1 if style.attention == 1 else 1.0
@@ -197,7 +197,7 @@ def _attention(op: Operator, precision: str, phase: str, style: Style) -> Iterat
 
 
 def _shape(op: Operator, plan: Plan, style: Style) -> tuple[float, float, float, float]:
-    """Count and sizes of a product. With expert parallelism they are those of the rank with the most tokens."""
+    """Count and sizes of a matmul. With expert parallelism they are those of the rank with the most tokens."""
     if plan.ep == 1 or not op.name.startswith("expert_"):
         return op.count, op.m, op.n, op.k
     if op.phase == "wgrad":
@@ -206,11 +206,11 @@ def _shape(op: Operator, plan: Plan, style: Style) -> tuple[float, float, float,
 
 
 def _casts(op: Operator, style: Style) -> Iterator[LayerKernel]:
-    """Kernels that cast a product's operands to eight bits, with a transposed copy for the backward pass.
+    """Kernels that cast a matmul's operands to 8 bits, with a transposed copy for the backward pass.
 
-    Weight gradients take operands that were cast for the other products. In hand-written layers the norm or activation
-    before writes eight bits at once, and the weights' cast is kept from one micro-batch to the next. Where each row has
-    a scale, every product casts both of its operands, and there is no copy to transpose.
+    Weight gradients reuse operands that were cast for the other matmuls. In hand-written layers the preceding norm or
+    activation writes 8 bits directly, and the weights' cast is kept from one micro-batch to the next. With one scale
+    per row, every matmul casts both operands, and there is no copy to transpose.
     """
     if style.fp8_scaling == "row":
         operands = op.count * (op.m * op.k + op.k * op.n)

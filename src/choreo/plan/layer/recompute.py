@@ -1,11 +1,10 @@
-"""What a program keeps of a layer for the backward pass, and what it computes a second time.
+"""What a program keeps of a layer for the backward pass, and what it recomputes.
 
-"full" keeps the layer's input and repeats everything, or as much as the backward pass needs. Megatron's "selective"
-repeats the core of attention: with fused attention that is one kernel, whose result is small and is kept anyway.
-torchtitan's goes by operation: fused attention and every other matrix product are kept, everything between is computed
-again. Megatron can also be told which modules to repeat: what they make is dropped, what they are made from is kept.
-A compiler also computes again what only memory-bound operators need, if it can be recomputed from tensors that
-are kept anyway.
+"full" keeps the layer's input and recomputes everything, or as much as the backward pass needs. Megatron's "selective"
+recomputes core attention: with fused attention that is one kernel, whose result is small and is kept anyway.
+torchtitan's goes by operation: fused attention and every other matmul are kept, everything between is recomputed.
+Megatron can also be told which modules to recompute: their outputs are dropped, their inputs are kept. A compiler also
+recomputes what only memory-bound operators need, if it can be recomputed from tensors that are kept anyway.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ EIGHT_BITS = ("fp8", "fp4")
 
 @dataclass(frozen=True, slots=True)
 class Recomputed:
-    """Bytes kept, and nodes that run again; a matrix product may run again in part."""
+    """Bytes kept, and the nodes that run again; a matmul may run again in part."""
 
     saved_bytes: float
     nodes: tuple[Operator | CollectiveOp, ...]
@@ -34,7 +33,7 @@ class Recomputed:
 def recomputed(
     graph: Graph, recompute: str, style: Style, precision: str = "bf16", modules: tuple[str, ...] = ()
 ) -> Recomputed:
-    """What one layer keeps and computes again; `modules` are those of Megatron's selective recomputation."""
+    """What one layer keeps and recomputes; `modules` are those of Megatron's selective recomputation."""
     if recompute == "selective" and style.selective == "op":
         return _by_operation(graph, style)
     if recompute == "full":
@@ -51,7 +50,7 @@ def recomputed(
         names = _without_cheap(graph, names)
     saved = _bytes(graph, names, style)
     if precision in EIGHT_BITS and style.fusion == "hand":
-        # A linear layer keeps what it quantised, one byte a number, where no other operator needs the original.
+        # A linear layer keeps what it quantised, one byte per element, where no other operator needs the original.
         wanted = {name for op in graph.operators if not (op.kind == "matmul" and op.weights) for name in op.saves}
         linear = {name for op in graph.operators if op.kind == "matmul" and op.weights for name in op.saves}
         saved -= graph.bytes_of((linear & names) - wanted) / 2
@@ -62,10 +61,10 @@ def recomputed(
 
 
 def _modules(node: Operator | CollectiveOp, graph: Graph) -> frozenset[str]:
-    """The modules of Megatron's that a node belongs to.
+    """The Megatron modules that a node belongs to.
 
-    Norms that stand before a linear layer are part of its kernel there; only those before latent attention and before
-    experts are modules.
+    A norm before a linear layer is part of that layer's kernel; only those before latent attention and before experts
+    are modules.
     """
     name = node.tensor if isinstance(node, CollectiveOp) else node.name
     latent, moe = "kv_down" in graph.tensors, "dispatched" in graph.tensors
@@ -82,7 +81,7 @@ def _modules(node: Operator | CollectiveOp, graph: Graph) -> frozenset[str]:
 
 
 def _without(graph: Graph, names: set[str], nodes: tuple[Operator | CollectiveOp, ...]) -> set[str]:
-    """Drop what some nodes make, and keep what they are made from."""
+    """Drop the outputs of some nodes, and keep their inputs."""
     made = {name for node in nodes for name in node.outputs}
     made |= {name for node in nodes if isinstance(node, Operator) for name in node.saves if name not in node.inputs}
     given = {
@@ -92,7 +91,7 @@ def _without(graph: Graph, names: set[str], nodes: tuple[Operator | CollectiveOp
 
 
 def _needed(graph: Graph) -> tuple[Operator | CollectiveOp, ...]:
-    """The nodes up to the last that keeps something for the backward pass; a product keeps only what it was given."""
+    """The nodes up to the last one that keeps something for the backward pass; a matmul keeps only its inputs."""
     last = max((at for at, node in enumerate(graph.nodes) if isinstance(node, Operator) and node.saves), default=-1)
     node = graph.nodes[last]
     return graph.nodes[: last + (isinstance(node, Operator) and node.kind != "matmul")]
@@ -136,7 +135,7 @@ def _by_operation(graph: Graph, style: Style) -> Recomputed:
     names = {graph.inputs[0]}
     saved, count = 0.0, 0
     nodes: list[Operator | CollectiveOp] = []
-    # A compiler keeps nothing that the backward pass does not need: not what the last product makes.
+    # A compiler keeps nothing that the backward pass does not need, such as the output of the last matmul.
     for node in _needed(graph) if style.fusion == "compiler" else graph.nodes:
         if isinstance(node, CollectiveOp):
             nodes.append(node)
@@ -147,7 +146,7 @@ def _by_operation(graph: Graph, style: Style) -> Recomputed:
         if node.kind != "matmul" or not node.weights:
             nodes.append(node)
             continue
-        # One product for each weight, as the program has them; every other one is kept.
+        # One matmul for each weight, as the program has them; every other one is kept.
         sizes = [graph.tensors[name].elements(graph.mesh) for name in node.weights if not name.endswith(".bias")]
         again = 0.0
         for size in sizes:

@@ -1,8 +1,8 @@
-"""The costs of every kind of layer, for every plan of a space: what the estimate and the detailed evaluation look up.
+"""The costs of every kind of layer, for every plan of a space: a table for the estimate and the detailed evaluation.
 
-A layer's cost depends on tp, cp, ep, sequence parallelism, recomputation and the micro-batch alone, so a few thousand
-layers stand for millions of plans. Every size of a layer is affine in the micro-batch: built for two of them, a layer
-is known for any. Where there is one micro-batch, as in a space of one plan, it is built for that.
+A layer's cost depends only on tp, cp, ep, sequence parallelism, recomputation and the micro-batch, so a few thousand
+layers serve millions of plans. Every size of a layer is affine in the micro-batch: a layer built for two of them is
+known for any. If there is only one micro-batch, as in a space of one plan, it is built for that one.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class LayerTable:
     """Costs by layer, and which layer each plan of a space has."""
 
     row: Ints  # of each plan
-    plain: Ints  # the same layer without recomputation, where some layers of a plan do without
+    plain: Ints  # the same layer without recomputation, for plans that recompute only some layers
     values: Floats  # FIELDS x KINDS x rows
     exposed_s: Mapping[str, Mapping[str, Floats]]  # by kind and by "axes collective", for each row: see `exposed`
 
@@ -66,7 +66,7 @@ class LayerTable:
         return found
 
     def of_plan(self, plan: int) -> LayerTable:
-        """The table of one plan alone."""
+        """The table of a single plan."""
         return replace(self, row=self.row[[plan]], plain=self.plain[[plan]])
 
     def without(self) -> LayerTable:
@@ -119,9 +119,9 @@ def tabulate(job: TrainingJob, space: Space) -> LayerTable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Built:
-    """The layers of a kind that differ, at two micro-batches, and which of them each plan has."""
+    """The distinct layers of a kind, at two micro-batches, and which of them each plan has."""
 
-    plans: list[Plan]  # the first with each layer
+    plans: list[Plan]  # the first plan with each layer
     less: list[LayerWork]
     more: list[LayerWork]
     of_plan: Ints
@@ -170,14 +170,14 @@ def _build(job: TrainingJob, kind: str, plans: list[Plan], sizes: tuple[int, int
 
 
 def _group(kind: str, plan: Plan) -> tuple[int, ...]:
-    """What the passes of a kind of layer depend on, beside the micro-batch and recomputation."""
+    """What the passes of a kind of layer depend on, besides the micro-batch and recomputation."""
     group = (plan.tp, plan.cp, plan.sequence_parallel, plan.pp)
     return (*group, plan.ep, plan.etp, plan.dp) if kind in WITH_EXPERTS else group
 
 
 def _passes(job: TrainingJob, built: Mapping[str, _Built], steps: Floats) -> dict[str, dict[str, PassTimes]]:
     """The times of each kind's passes, by the names of `PASSES`: arrays of plans by steps."""
-    # A pass is the same object for every way to recompute: it is timed once.
+    # A pass is the same object for every way to recompute, so it is timed once.
     numbers: dict[LayerPass, int] = {}
     less: list[LayerPass] = []
     for layers in built.values():
@@ -208,7 +208,7 @@ def _passes(job: TrainingJob, built: Mapping[str, _Built], steps: Floats) -> dic
 
 
 def _offload(values: Floats, job: TrainingJob, kind: str) -> None:
-    """Move a share of what a layer keeps to the host; passes wait for copies that take longer than they do."""
+    """Offload a share of what a layer keeps to the host; passes wait for copies that take longer than they do."""
     if not job.software.activation_offload or kind not in LAYERS:
         return
     saved, host, share = FIELDS.index("saved_bytes"), FIELDS.index("host_s"), job.software.activation_offload
@@ -223,8 +223,8 @@ def _offload(values: Floats, job: TrainingJob, kind: str) -> None:
 def _seen(kind: str, plan: Plan, micro_batch: int) -> Plan:
     """The plan as a kind of layer sees it.
 
-    None depends on the pipeline, only a layer with experts on expert parallelism, and neither the embedding nor the
-    head is computed again.
+    No layer depends on the pipeline, only a layer with experts on expert parallelism, and neither the embedding nor the
+    head is recomputed.
     """
     if kind in OUTSIDE:
         plan = plan.without_recomputation()
@@ -234,7 +234,7 @@ def _seen(kind: str, plan: Plan, micro_batch: int) -> Plan:
 
 
 def _replicas(tp: int, ep: int, etp: int) -> int:
-    """The least dp whose ranks can share out the experts; no layer depends on more."""
+    """The least dp over which the experts can be divided; no layer depends on more."""
     return ep * (etp or tp) // math.gcd(etp or tp, tp)
 
 

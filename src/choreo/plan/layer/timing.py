@@ -28,7 +28,7 @@ from choreo.workload import CollectiveOp, Plan
 __all__ = ["LayerTimes", "PassTimes", "clock_gain", "pass_times", "stack_passes", "time_layer"]
 
 Floats = npt.NDArray[np.float64]
-# Kernels beside an all_to_all have its SMs less: 20 of 132 (DeepSeek-V3's report, 2024, section 3.2.2).
+# Kernels next to an all_to_all have 20 of 132 SMs less (DeepSeek-V3's report, 2024, section 3.2.2).
 DISPATCH_SLOWS = 20 / (132 - 20)
 # Before Blackwell, tensor and context parallelism want all kernels in one queue (CUDA_DEVICE_MAX_CONNECTIONS=1), where
 # no all_to_all gets past the kernels of another micro-batch (Megatron-LM's arguments.py warns of it).
@@ -43,7 +43,7 @@ class PassTimes:
     attention_s: Floats
     memory_s: Floats
     sent_s: Mapping[str, Floats]  # communication by "axes collective"
-    behind_matmul_s: Floats  # communication that matrix products can hide
+    behind_matmul_s: Floats  # communication that matmuls can hide
     behind_attention_s: Floats  # communication that attention can hide
     behind_others_s: Floats  # communication that the kernels of another micro-batch can hide
     host_s: Floats | float
@@ -60,11 +60,11 @@ class LayerTimes:
     exposed_s: Mapping[str, Floats]  # exposed communication, forward and backward, by "axes collective"
     host_s: Floats  # added by waiting for the host
     matmul_s: Floats  # in matrix products and attention, which draw the most power
-    attention_s: Floats  # of that, in attention
+    attention_s: Floats  # the attention part of that
     memory_s: Floats  # in memory-bound kernels
 
     def waiting_s(self, device: Device) -> Floats:
-        """Seconds that the device waits, for communication and for the host, and draws little power."""
+        """Seconds that the device waits for communication and for the host, drawing little power."""
         sent = () if device.busy_sending else self.exposed_s.values()
         return np.asarray(sum(sent, self.host_s))
 
@@ -81,9 +81,9 @@ def pass_times(  # noqa: PLR0917 -- all that the times depend on
     *,
     again: bool = False,
 ) -> PassTimes:
-    """What one pass takes: sizes go from those of `less` at step 0 to those of `more` at step 1.
+    """The times of one pass: sizes go from those of `less` at step 0 to those of `more` at step 1.
 
-    With `again` it repeats a forward pass, and the host has to see to that.
+    With `again` it repeats a forward pass, which costs the host extra.
     """
     sent: dict[str, Floats] = {}
     tensor, ring, experts = np.zeros(len(steps)), np.zeros(len(steps)), np.zeros(len(steps))
@@ -184,13 +184,13 @@ def time_layer(passes: Mapping[str, PassTimes], software: Software, gain: Floats
 
 
 def clock_gain(device: Device, matmul_s: float, memory_s: float, waiting_s: float) -> float:
-    """How much faster products run than in steady work without pauses: waiting leaves power for a higher clock."""
+    """How much faster matmuls run than in steady work without pauses: waiting leaves power for a higher clock."""
     full = float(device.clock())
     gain = 1.0
     for _ in range(2):
         busy = matmul_s / gain
         total = max(busy + memory_s + waiting_s, 1e-12)
-        # Steps of a hundredth, so that the devices are few.
+        # Rounded to a hundredth, so that there are few devices.
         products = max(0.05, round(busy / total, 2))
         gain = _clock(device, products, min(1 - products, round(waiting_s / total, 2))) / full
     return gain

@@ -1,8 +1,8 @@
 """What one layer does at one rank with one micro-batch: its passes, what it keeps, and what it holds.
 
-Layers are of some kinds: the embedding; a dense layer or one with experts, whose queries may see a window of the keys;
-the head; and what joins a further token's embedding to the stream, with a head of its own. Nothing here depends on the
-device or on a program's constants.
+The kinds of layers are: the embedding; a dense layer or one with experts, possibly with windowed attention; the head;
+and the module that joins the embedding of a further token to the stream, with its own head (multi-token prediction).
+Nothing here depends on the device or on a program's constants.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ __all__ = [
 LAYERS = ("dense", "experts", "dense window", "experts window")
 WITH_EXPERTS = ("experts", "experts window")
 HEADS = ("head", "further head")
-OUTSIDE = ("embedding", *HEADS, "further token")  # of the layers; none is computed again
+OUTSIDE = ("embedding", *HEADS, "further token")  # kinds of layers that are never recomputed
 KINDS = (*LAYERS, *OUTSIDE)
 PASSES = ("forward", "recompute", "dgrad", "wgrad")
-# What hand-written fusions merge (bias and activation; bias, dropout and sum); norms and softmax stay by themselves.
+# What hand-written fusions merge (bias and activation; bias, dropout and sum); norms and softmax stay separate.
 BY_HAND = ("dropout", "elementwise")
 
 
@@ -62,7 +62,7 @@ def layer_kind(model: Model, layer: int) -> str:
 
 
 def further_kinds(model: Model) -> tuple[str, ...]:
-    """The kinds of what predicts one further token: its embedding joins the stream, a layer like the last, a head."""
+    """The kinds of layers of one multi-token prediction module: join the embedding, a layer like the last, a head."""
     return ("further token", layer_kind(model, model.layers - 1), "further head")
 
 
@@ -74,7 +74,7 @@ def layer_work(kind: str, model: Model, plan: Plan, seq: int, style: Style) -> L
     inside = kind in LAYERS
     kept = recomputed(seen, plan.recompute, style, plan.precision, plan.modules) if inside else both.kept
     if plan.modules:
-        # What a module made is there again while the rest of the layer goes back.
+        # A module's output exists again while the rest of the layer runs backward.
         again_bytes = recomputed(seen, "none", style, plan.precision).saved_bytes - kept.saved_bytes
         widths = tuple(width + again_bytes for width in widths)
     again = replace(forward, nodes=kept.nodes)
@@ -103,10 +103,10 @@ def layer_work(kind: str, model: Model, plan: Plan, seq: int, style: Style) -> L
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _BothWays:
-    """What a layer has however much of it is computed again."""
+    """What a layer has regardless of recomputation."""
 
     forward: Graph
-    seen: Graph  # what decides which tensors are kept
+    seen: Graph  # determines which tensors are kept
     kept: Recomputed  # without recomputation, in 16 bits
     ahead: LayerPass
     dgrad: LayerPass
@@ -116,11 +116,11 @@ class _BothWays:
     expert_parameters: float
 
 
-@lru_cache(maxsize=8)  # the same layer is asked for with each way to recompute, one after another
+@lru_cache(maxsize=8)  # the same layer is requested with each way to recompute, one after another
 def _both_ways(kind: str, model: Model, plan: Plan, seq: int, style: Style) -> _BothWays:
     forward = _graph(kind, model, plan, seq, style)
     fused = _fused(forward, style)
-    # What hand-written kernels merge keeps nothing in between; a compiler decides for itself what to keep.
+    # Hand-fused kernels keep nothing in between; a compiler decides for itself what to keep.
     seen = fused if style.fusion == "hand" else forward
     back = _fused(backward_graph(forward), style)
     dgrad = [op for op in back.operators if op.phase == "dgrad"]
