@@ -119,18 +119,18 @@ def test_every_machine_is_shown_with_the_source_of_each_figure(machine: str) -> 
 def test_show_in_words() -> None:
     assert fine("topology", "show", "ring(8, 50GB/s, 500ns)").out == (
         "ring(8, 50GB/s, 500ns)\n\n"
-        "8 devices, 16 links of one direction each\n"
+        "8 devices, 16 unidirectional links\n"
         "at most 4 links from any device to any other\n\n"
         "dimension  joins      links  bandwidth  latency  medium\n"
         "ring       8 devices     16  50.0 GB/s  500 ns\n\n"
         "--svg FILE draws it\n"
     )
     several = fine("topology", "show", "hgx-h100:4").out
-    assert "32 devices (H100-SXM5-80GB), 12 switches, 128 links of one direction each\n" in several
-    assert "4 switches can add and multicast what passes\n" in several
+    assert "32 devices (H100-SXM5-80GB), 12 switches, 128 unidirectional links\n" in several
+    assert "4 switches can reduce and multicast in flight\n" in several
     assert "switch     4 groups of 8     64  50.0 GB/s  350 ns   1.00 us   330 M/s   network\n" in several
     one = fine("topology", "show", "ring(1)").out
-    assert "1 device, 0 links" in one
+    assert "1 device, 0 unidirectional links" in one
     assert "dimension" not in one
 
 

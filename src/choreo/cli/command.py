@@ -41,18 +41,20 @@ class Command(click.Command):
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options group by group; those of no group, like --help, join the last one."""
-        groups: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
+        """Write the options group by group: first those without a group, last those that every command has."""
+        parameters = [parameter for parameter in self.get_params(ctx) if isinstance(parameter, click.Option)]
+        last = "Other options" if any(hasattr(parameter, GROUP) for parameter in parameters) else "Options"
+        groups: dict[str, list[tuple[str, str]]] = {"Options": []}
+        common = [parameter for parameter in parameters if {"--limit", "--help"} & {*parameter.opts}]
+        for parameter in [one for one in parameters if one not in common] + common:
             record = parameter.get_help_record(ctx)
-            if record is not None and isinstance(parameter, click.Option):
-                groups.setdefault(getattr(parameter, GROUP, ""), []).append(record)
-        rest = groups.pop("", [])
-        last = next(reversed(groups)) if groups else "Options"
-        groups[last] = [*groups.get(last, []), *rest]
+            if record is not None:
+                title = last if parameter in common else getattr(parameter, GROUP, "Options")
+                groups.setdefault(title, []).append(record)
         for title, records in groups.items():
-            with formatter.section(title):
-                formatter.write_dl(records)
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
 
 
 def _limit() -> click.Option:

@@ -132,7 +132,7 @@ def store_option() -> click.Option:
         expose_value=False,
         callback=remember,
         metavar="DIR",
-        help="The folder of the store (CHOREO_STORE, or choreo in your data folder).",
+        help="The folder of the store (default: CHOREO_STORE, or choreo in your data folder).",
     )
     setattr(option, GROUP, "Store")
     return option
@@ -147,7 +147,7 @@ def _record_option() -> click.Option:
         default=None,
         expose_value=False,
         callback=remember,
-        help="Keep the result in the store; CHOREO_RECORD=1 does always.",
+        help="Store the result; with CHOREO_RECORD=1 that is the default.",
     )
     setattr(option, GROUP, "Store")
     return option

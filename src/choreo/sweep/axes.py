@@ -131,7 +131,7 @@ AXES = {
     ),
     "slow_rank": Axis(NAMES, "R=2x,...", "Slow ranks, likewise: 3=2x+5=4x; none is none."),
     "packets": Axis(_each(_yes), "YES|NO", "Whether to follow packets through switches of finite memory (no)."),
-    "mtu": Axis(_sizes, "S,...", "The most bytes of a packet (4096)."),
+    "mtu": Axis(_sizes, "S,...", "The largest packet, in bytes (4096)."),
     "buffer": Axis(_sizes, "S,...", "The memory of a switch (16MiB)."),
     "lossless": Axis(_each(_yes), "YES|NO", "Whether a full switch pauses senders (yes), or drops packets."),
     "control": Axis(NAMES, "KIND,...", "none or dcqcn: whether senders slow down when packets are marked."),

@@ -29,14 +29,14 @@ from choreo.units import parse_size
     click.option(
         "--rounds", type=int, default=3, show_default=True, metavar="N", help="Rounds, of which the median is taken."
     ),
-    click.option("--device", metavar="KIND", help="Measure what this machine computes instead: cpu, or cuda."),
+    click.option("--device", metavar="KIND", help="Measure compute speed instead: cpu or cuda."),
 )
 @grouped(
     "What to keep",
-    click.option("--show", is_flag=True, help="Show what is kept, without measuring."),
-    click.option("--dry-run", is_flag=True, help="Measure, but keep nothing."),
-    click.option("--force", is_flag=True, help="Keep a fit even if its error is large."),
-    click.option("--output", type=NewFile(), metavar="FILE.toml", help="Where to write what --device measured."),
+    click.option("--show", is_flag=True, help="Show the stored constants, without measuring."),
+    click.option("--dry-run", is_flag=True, help="Measure, but store nothing."),
+    click.option("--force", is_flag=True, help="Store a fit even if its error is large."),
+    click.option("--output", type=NewFile(), metavar="FILE.toml", help="Where to write the results of --device."),
 )
 @grouped("Output", json_option)
 def command(

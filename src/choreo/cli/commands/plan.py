@@ -53,18 +53,18 @@ FIXING: tuple[Option, ...] = (
     click.option("--schedule", metavar="S", help=f"Pipeline schedule: {', '.join(SCHEDULES)}."),
     click.option("--split", metavar="S", help="Layers by pipeline stage: even, balanced, or listed, as in 7,8*14,7."),
     click.option("--recompute", metavar="R", help="Recomputation: none, selective or full."),
-    click.option("--recompute-layers", type=int, metavar="N", help="With full recomputation: of N layers per stage."),
+    click.option("--recompute-layers", type=int, metavar="N", help="With full recomputation: only N layers per stage."),
     click.option(
         "--recompute-modules",
         metavar="M,M",
-        help="With selective recomputation: of core_attn, mla_up_proj, layernorm, moe_act, shared_experts, mlp, moe.",
+        help="With selective recomputation: core_attn, mla_up_proj, layernorm, moe_act, shared_experts, mlp, moe.",
     ),
     click.option(
         "--sequence-parallel/--no-sequence-parallel",
         default=None,
-        help="Sequence parallelism beside tensor parallelism.",
+        help="Sequence parallelism along with tensor parallelism.",
     ),
-    click.option("--overlap/--no-overlap", default=None, help="Data-parallel communication while computing."),
+    click.option("--overlap/--no-overlap", default=None, help="Overlap data-parallel communication with compute."),
 )
 MODEL: tuple[Option, ...] = (
     *_counts(
@@ -79,7 +79,7 @@ MODEL: tuple[Option, ...] = (
         "Number of {}.",
     ),
     click.option("--gated/--not-gated", default=None, help="Whether its MLP is gated (SwiGLU)."),
-    click.option("--parameters", metavar="N", help="A model known by its parameters, 1.8T, and --layers."),
+    click.option("--parameters", metavar="N", help="The number of parameters, like 1.8T; with --layers."),
 )
 
 
@@ -90,7 +90,9 @@ MODEL: tuple[Option, ...] = (
     click.option(
         "--cluster", metavar="T", help="A machine's name, like hgx-h100, blocks, or a file; see choreo list topologies."
     ),
-    click.option("--gpus", type=int, metavar="N", help="How many GPUs of it; all, if T says how many nodes there are."),
+    click.option(
+        "--gpus", type=int, metavar="N", help="Number of GPUs (default: all, if T gives the number of nodes)."
+    ),
     click.option("--global-batch", metavar="B", help="Sequences (samples) per step; 256/gpu is 256 for each GPU."),
     click.option("--seq", type=int, metavar="S", help="Tokens per sequence."),
     click.option("--precision", metavar="P", help="fp32, tf32, fp16, bf16 (default), fp8 or fp4."),
@@ -98,19 +100,23 @@ MODEL: tuple[Option, ...] = (
         "--software", metavar="NAME", help="What runs it: megatron-core (default), ...; see choreo list software."
     ),
     click.option(
-        "--device", metavar="NAME", help="Another accelerator than the cluster's (choreo list devices), or a FILE.toml."
+        "--device",
+        metavar="NAME",
+        help="An accelerator other than the cluster's (choreo list devices), or a FILE.toml.",
     ),
 )
 @grouped(
     "The run",
-    click.option("--headroom", metavar="SHARE", help="Memory that a plan leaves free: 10% (default), or 0."),
-    click.option("--fit", is_flag=True, help="Find the least number of GPUs whose memory suffices."),
-    click.option("--tokens", metavar="N", help="Tokens to train on, as in 15T: days and GPU-hours."),
+    click.option("--headroom", metavar="SHARE", help="Share of memory that a plan leaves free: 10% (default), or 0."),
+    click.option("--fit", is_flag=True, help="Find the smallest number of GPUs with enough memory."),
+    click.option("--tokens", metavar="N", help="Tokens to train on, like 15T: prints days and GPU-hours."),
     click.option(
-        "--price-per-gpu-hour", type=float, metavar="X", help="What a GPU costs an hour: the cost of the run."
+        "--price-per-gpu-hour", type=float, metavar="X", help="Price of a GPU-hour: prints the cost of the run."
     ),
     click.option(
-        "--mtbf", metavar="TIME", help="Between failures of one GPU, as in 50000h: goodput, and when to checkpoint."
+        "--mtbf",
+        metavar="TIME",
+        help="Mean time between failures of a GPU, like 50000h: prints goodput and when to checkpoint.",
     ),
 )
 @grouped("Parts of the plan to fix (the rest is searched)", *FIXING)
@@ -127,7 +133,7 @@ MODEL: tuple[Option, ...] = (
     click.option(
         "--simulate",
         is_flag=True,
-        help="Simulate the best plan's step on the topology, collectives sharing links, beside the estimate.",
+        help="Also simulate the best plan's step on the topology, with collectives sharing links.",
     ),
     click.option("--html", type=NewFile(), metavar="FILE", help="Write a page: timeline, memory, what if."),
     click.option(
@@ -141,7 +147,7 @@ MODEL: tuple[Option, ...] = (
 @grouped(
     "Packets, with --simulate",
     *packet_options(),
-    click.option("--routing", type=click.Choice(["ecmp", "spray"]), help="How packets take equally short paths."),
+    click.option("--routing", type=click.Choice(["ecmp", "spray"]), help="How packets use equally short paths."),
 )
 @grouped(
     "Other questions",

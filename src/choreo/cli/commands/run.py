@@ -15,33 +15,31 @@ from choreo.run.launch.on_ray.cluster import PLACEMENTS
 @click.command("run", cls=Command, context_settings={"allow_interspersed_args": False})
 @click.option("-n", "-p", "--ranks", "count", type=int, metavar="N", help="How many ranks to start on this machine.")
 @click.option("-m", "--module", is_flag=True, help="Run a module, as python -m does.")
-@click.option("--nodes", type=int, default=1, metavar="M", help="How many machines take part, with N ranks each (1).")
-@click.option("--node-rank", type=int, default=0, metavar="K", help="Which of them this is, from 0 (0).")
-@click.option("--master", metavar="HOST:PORT", help="Where the ranks of several machines meet: at rank 0.")
+@click.option("--nodes", type=int, default=1, metavar="M", help="Number of machines, with N ranks each (1).")
+@click.option("--node-rank", type=int, default=0, metavar="K", help="The number of this machine, from 0 (0).")
+@click.option("--master", metavar="HOST:PORT", help="Where rank 0 listens, for jobs on several machines.")
 @click.option(
     "--secret-file", type=click.Path(path_type=Path), metavar="FILE", help="The job's secret, the same on all machines."
 )
 @click.option(
     "--network",
     type=click.Choice(["sealed", "plain"]),
-    help="Encrypt and authenticate what goes between machines, or trust the network between them (sealed).",
+    help="Encrypt and authenticate data between machines, or trust the network (sealed).",
 )
 @click.option(
     "--grace", type=float, default=5.0, metavar="SECONDS", help="Time between asking a rank to stop and killing it (5)."
 )
 @click.option("--on", type=click.Choice(["ray"]), help="Run on a Ray cluster, instead of on this machine.")
-@click.option(
-    "--address", metavar="ADDRESS", help="The Ray cluster; without it the one that is running, or a new one here."
-)
+@click.option("--address", metavar="ADDRESS", help="The Ray cluster (default: the running one, or a new one here).")
 @click.option("--placement", type=click.Choice(PLACEMENTS), default="pack", help="How Ray places the ranks (pack).")
-@click.option("--keep-going", is_flag=True, help="Let the other ranks go on when one fails.")
+@click.option("--keep-going", is_flag=True, help="Let the other ranks continue when one fails.")
 @click.option(
-    "--restarts", type=int, default=0, metavar="N", help="Restart up to N ranks that fail; the others go on (0)."
+    "--restarts", type=int, default=0, metavar="N", help="Restart up to N ranks that fail; the others continue (0)."
 )
 @click.option(
     "--quorum",
     type=click.Choice(QUORUMS),
-    help="Who goes on when the network between machines is cut: a majority of the ranks (default), or any side.",
+    help="Who continues after a network partition: a majority of the ranks (default), or any side.",
 )
 @click.argument("script_and_args", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
 def command(

@@ -107,11 +107,13 @@ SETTINGS = (
         multiple=True,
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help="A trace of a training step: its files, their folder, or what their names begin with; or what choreo "
-        "plan --json wrote.",
+        help="A trace of a training step: its files, their folder, or their common prefix; or the output of choreo "
+        "plan --json.",
     ),
-    click.option("--groups", type=click.Path(path_type=Path), metavar="FILE.json", help="Which ranks each group is."),
-    click.option("--device", metavar="NAME", help="Compute as fast as this device, if the trace knows the work."),
+    click.option("--groups", type=click.Path(path_type=Path), metavar="FILE.json", help="The ranks of each group."),
+    click.option(
+        "--device", metavar="NAME", help="Compute on this device, where the trace says how much work there is."
+    ),
     click.option(
         "--kernels",
         type=click.Choice(["roofline", "curve"]),

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 FORMATS = ("chakra", "goal")
 files_argument = click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 ranks_option = click.option(
-    "--ranks", type=int, metavar="N", help="How many ranks there are, if the trace of one alone is given."
+    "--ranks", type=int, metavar="N", help="Number of ranks, if only the trace of one rank is given."
 )
 groups_option = click.option(
     "--groups",
     type=click.Path(path_type=Path),
     metavar="FILE.json",
-    help='Which ranks each group is: {"1": [0, 2]}. A file beside the trace is found.',
+    help='The ranks of each group: {"1": [0, 2]}. A file next to the trace is found by itself.',
 )
 output_option = click.option(
     "--output", "-o", type=click.Path(path_type=Path), required=True, metavar="FILE", help="Where to write."
@@ -54,8 +54,9 @@ def command() -> None:
     choreo trace export all_reduce -a ring --ranks 8 --size 1MiB -o ring
     choreo simulate --workload traces/ --topology hgx-h100:2
 
-    FILES are one file per rank, a folder, or what their names begin with. The format is found by content: PyTorch's
-    profiler and execution traces, Chakra (.et and JSON), the text workloads of ASTRA-sim and SimAI. All take --json.
+    FILES are one file per rank, a folder, or the common prefix of their names. The format is recognized by content:
+    PyTorch's profiler and execution traces, Chakra (.et and JSON), the text workloads of ASTRA-sim and SimAI. All take
+    --json.
     """
 
 

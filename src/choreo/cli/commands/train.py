@@ -55,7 +55,7 @@ if TYPE_CHECKING:
         "--checkpoint", default="", metavar="DIR", help="Write checkpoints to DIR, and resume from the last one there."
     ),
     click.option(
-        "--checkpoint-every", type=int, default=100, show_default=True, metavar="N", help="Steps between two of them."
+        "--checkpoint-every", type=int, default=100, show_default=True, metavar="N", help="Steps between checkpoints."
     ),
     click.option("--resume", is_flag=True, help="Fail if there is no checkpoint to resume from."),
 )
@@ -66,19 +66,19 @@ if TYPE_CHECKING:
         "--address",
         default="",
         metavar="ADDRESS",
-        help="The Ray cluster; without it the one that is running, or a new one here.",
+        help="The Ray cluster (default: the running one, or a new one here).",
     ),
     click.option("--placement", type=click.Choice(PLACEMENTS), default="pack", help="How Ray places the ranks (pack)."),
 )
 @grouped(
     "Failures",
-    click.option("--elastic", is_flag=True, help="Go on when ranks are killed or stopped."),
+    click.option("--elastic", is_flag=True, help="Continue when ranks are killed or stopped."),
     click.option("--restarts", type=int, default=3, show_default=True, metavar="N", help="Restart up to N of them."),
 )
 @grouped(
     "The plan",
     click.option(
-        "--plan", "plan_file", type=click.Path(path_type=Path), metavar="FILE", help="What choreo plan --json wrote."
+        "--plan", "plan_file", type=click.Path(path_type=Path), metavar="FILE", help="The output of choreo plan --json."
     ),
     *FIXING,
 )
@@ -92,8 +92,8 @@ if TYPE_CHECKING:
         help="How replicas sum gradients: all-reduce, ring, partitioned, staggered, parameter-server, "
         "async-parameter-server; all compares them.",
     ),
-    click.option("--servers", type=int, metavar="N", help="Servers beside the ranks (1), if they are asynchronous."),
-    click.option("--staleness", type=int, metavar="S", help="Steps a worker may be ahead of the slowest (2)."),
+    click.option("--servers", type=int, metavar="N", help="Number of asynchronous parameter servers (1)."),
+    click.option("--staleness", type=int, metavar="S", help="Steps that a worker may be ahead of the slowest (2)."),
 )
 @grouped(
     "What to print",

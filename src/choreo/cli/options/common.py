@@ -59,7 +59,7 @@ def parsed(parse: Callable[[str], object]) -> Callable[[click.Context, click.Par
 
 def ranks_option(function: Function) -> Function:
     """One number of ranks."""
-    return click.option("--ranks", "-p", "-n", type=int, metavar="P", help="How many ranks take part.")(function)
+    return click.option("--ranks", "-p", "-n", type=int, metavar="P", help="Number of ranks.")(function)
 
 
 def rank_range_option(default: str | None = None) -> Option:
@@ -72,7 +72,7 @@ def rank_range_option(default: str | None = None) -> Option:
         default=default,
         show_default=default is not None,
         metavar="P",
-        help="How many ranks: 8, 2..33 or 2,4,8.",
+        help="Numbers of ranks: 8, 2..33 or 2,4,8.",
     )
 
 

@@ -35,7 +35,7 @@ def packet_options() -> list[Option]:
         click.option(
             "--packets", is_flag=True, help="Follow every packet through switches of finite memory, rather than flows."
         ),
-        click.option("--mtu", callback=parsed(parse_size), metavar="S", help="The most bytes of a packet (4096)."),
+        click.option("--mtu", callback=parsed(parse_size), metavar="S", help="The largest packet, in bytes (4096)."),
         click.option(
             "--buffer",
             callback=parsed(parse_size),
@@ -55,7 +55,7 @@ def packet_options() -> list[Option]:
             type=click.Choice(["go_back_n", "selective_repeat"]),
             help="With --lossy: how lost packets are sent again.",
         ),
-        click.option("--seed", type=int, metavar="N", help="Seed of the paths that packets take."),
+        click.option("--seed", type=int, metavar="N", help="Seed of the random choice of paths."),
     ]
 
 

@@ -94,13 +94,13 @@ def _facts(topology: Topology) -> list[str]:
     counts = [f"{counted(topology.num_devices, 'device')}{device}"]
     if topology.num_switches:
         counts.append(counted(topology.num_switches, "switch", "switches"))
-    counts.append(f"{counted(len(topology.links), 'link')} of one direction each")
+    counts.append(counted(len(topology.links), "unidirectional link"))
     far, reducing = diameter(topology), int(topology.reduces.sum())
     lines = [", ".join(counts)]
     if far:
         lines.append(f"at most {counted(far, 'link')} from any device to any other")
     if reducing:
-        lines.append(f"{counted(reducing, 'switch', 'switches')} can add and multicast what passes")
+        lines.append(f"{counted(reducing, 'switch', 'switches')} can reduce and multicast in flight")
     return [*lines, *_switches(topology)]
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["kernels", "limits", "plan_words", "run_words", "shares", "title"]
 
-ZERO = ("", "optimizer state shared (ZeRO-1)", "gradients shared too (ZeRO-2)", "parameters shared too (ZeRO-3)")
+ZERO = ("", "optimizer state sharded (ZeRO-1)", "gradients sharded too (ZeRO-2)", "parameters sharded too (ZeRO-3)")
 
 
 def title(planning: Planning, *, varied: str = "", global_batch: str = "") -> str:

@@ -129,7 +129,9 @@ def _between_ranks(schedule: Schedule, rows: Transfers) -> str:
     if senders == len(src) == receivers:
         return _one_each(src, dst, ranks, what, adds)
     who = "every rank sends" if senders == ranks else f"{senders} ranks send"
-    return f"{who} {what} to {_several(src)} others{adds.replace('which adds', 'which add')}"
+    peers = _several(src)
+    others = "one other" if peers == "1" else f"{peers} others"
+    return f"{who} {what} to {others}{adds if peers == '1' else adds.replace('which adds', 'which add')}"
 
 
 def _with_helpers(schedule: Schedule, rows: Transfers) -> str:

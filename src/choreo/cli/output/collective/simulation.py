@@ -237,11 +237,11 @@ def _leg(simulation: Simulation, leg: Leg, before: Leg | None) -> str:
     one = "" if before is None else f"step {before.step}'s {_ends(simulation, before)}"
     why = {
         "nothing": "",
-        "data": f"  after {one} was written",
-        "port": f"  after {one} was out of its port",
+        "data": f"  after {one} arrived",
+        "port": f"  after {one} left its port",
         "sender": f"  after its sender had sent {one}",
-        "reader": f"  written after {one} had read the place",
-        "writer": f"  written after {one}",
+        "reader": f"  stored after {one} had read the old data",
+        "writer": f"  stored after {one}",
     }[leg.waited_for]
     job = "" if len(simulation.jobs) == 1 else f" of {simulation.jobs[leg.job].schedule.collective}"
     return (

@@ -52,7 +52,7 @@ def _print_best(planning: Planning) -> None:
     rate = f"{speed} {unit}/s per GPU, MFU {100 * step.mfu:.1f} %, HFU {100 * step.hfu:.1f} %"
     _line("step", f"{format_time(step.step_time_s)}, {rate}, {hours:.3g} GPU-hours")
     if planning.job is not None:
-        _line("sure", _sure(step))
+        _line("range", _sure(step))
     _line("time", limits(planning, best, 4))
     if by_kind := kernels(step):
         total = step.step_time_s
