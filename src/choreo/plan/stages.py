@@ -1,8 +1,8 @@
-"""Plans that have the same stages, as columns: which layers each stage has, and what they cost.
+"""Plans with the same stages, as columns: which layers each stage has, and what they cost.
 
-Plans with the same pp, the same chunks a device and the same split have the same stages. Figures of stages are matrices
-of stages by plans; one plan is a matrix of one column. Many plans are estimated from the stages that differ, one plan
-is evaluated with all of them.
+Plans with the same pp, the same chunks per device and the same split have the same stages. Figures of stages are
+matrices of stages by plans; one plan is a matrix of one column. Many plans are estimated from the distinct stages, one
+plan is evaluated with all of them.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Kinds = tuple[str, ...]
 
-# Adam over fp32 parameters: read gradient and parameter, write the parameter; a copy in 16 bits is written. Moments are
-# read and written beside.
+# Adam over fp32 parameters: read gradient and parameter, write the parameter; a 16-bit copy is written. Moments are
+# read and written in addition.
 ADAM_BYTES, COPY_BYTES = 12, 2
-# The norm of the gradients is one more reading, setting them to zero one more writing.
+# The norm of the gradients is one more read, setting them to zero one more write.
 NORM_BYTES, ZERO_BYTES = 4, 4
 
 
 @dataclass(frozen=True, eq=False)
 class PlanBatch:
-    """Some plans of a space that have the same stages. Arrays have a number for each plan, or a row for each stage."""
+    """Plans of a space with the same stages. Arrays have one number per plan, or one row per stage."""
 
     job: TrainingJob
     table: LayerTable
@@ -60,22 +60,22 @@ class PlanBatch:
 
     @cached_property
     def index(self) -> Ints:
-        """Where each stage stands in the pipeline, as a column."""
+        """The position of each stage in the pipeline, as a column."""
         return np.array([stage.index for stage in self.stages])[:, None]
 
     @cached_property
     def micro_batches(self) -> Ints:
-        """How many each plan runs in a step."""
+        """Micro-batches of each plan per step."""
         return self.job.global_batch // (self.columns["dp"] * self.columns["micro_batch"])
 
     @cached_property
     def replicas(self) -> Ints:
-        """Ranks that have the same parameters, experts apart."""
+        """Ranks that have the same parameters, experts excepted."""
         return self.columns["dp"] * self.columns["cp"]
 
     @cached_property
     def shards(self) -> Ints:
-        """Ranks that ZeRO shares the state out over, experts apart."""
+        """Ranks that ZeRO shards the state over, experts excepted."""
         sizes = self.columns["shard_size"]
         return np.where(sizes > 0, sizes, self.columns["dp"]) * self.columns["cp"]
 
@@ -100,18 +100,18 @@ class PlanBatch:
 
     @cached_property
     def recomputed(self) -> Floats:
-        """The share of a stage's layers that are computed again, where those are counted."""
+        """The share of a stage's layers that are recomputed, where those are counted."""
         most = -(-self.job.model.layers // self.pp)
         asked = self.columns["recompute_layers"]
         return np.where(asked > 0, np.minimum(asked / most, 1.0), 1.0)
 
     @cached_property
     def _recomputes_some(self) -> bool:
-        """Whether a plan computes some layers of a stage again, and not the others."""
+        """Whether a plan recomputes some layers of a stage, but not all."""
         return bool((self.recomputed < 1).any())
 
     def layer(self, kind: str, field: str) -> Floats:
-        """A figure of one kind of layer, the mean of those that are computed again and the others."""
+        """A figure of one kind of layer: the mean of the recomputed layers and the others."""
         found = self.table.get(kind, field, self.plans)
         if self._recomputes_some:
             plain = self.table.without().get(kind, field, self.plans)
@@ -128,7 +128,7 @@ class PlanBatch:
 
     @cached_property
     def parameters(self) -> Floats:
-        """Parameters of each stage. One that predicts has its own copy of an embedding that is tied, or used again."""
+        """Parameters of each stage. A stage with a head has its own copy of an embedding that is tied or reused."""
         model, held = self.job.model, self.total("parameters")
         if self.pp > 1 and (model.tied_embeddings or model.mtp_layers):
             used = self._counts["head"] * model.tied_embeddings + self._counts["further token"]
@@ -149,7 +149,7 @@ class PlanBatch:
 
 
 def batch_plans(job: TrainingJob, space: Space, table: LayerTable, plans: Ints, *, every_stage: bool) -> PlanBatch:
-    """Plans of a space with the same pp, chunks and split; with all stages, or one of those that are alike."""
+    """Plans of a space with the same pp, chunks and split; with all stages, or one of each set of identical ones."""
     columns = {name: column[plans] for name, column in space.columns.items()}
     pp = int(columns["pp"][0])
     chunks = int(columns["interleave"][0]) if pp > 1 else 1
@@ -158,7 +158,7 @@ def batch_plans(job: TrainingJob, space: Space, table: LayerTable, plans: Ints, 
     stages = stage_list(job.model, pp, chunks, split, **about)
     alike = (1,) * pp
     if not every_stage:
-        # Of stages that are alike the first holds the most micro-batches, and so needs the most memory.
+        # Of identical stages the first holds the most micro-batches, and so needs the most memory.
         found = Counter(stage.layers for stage in stages)
         first = {stage.layers: stage for stage in reversed(stages)}
         stages, alike = tuple(first[layers] for layers in found), tuple(found.values())
@@ -166,13 +166,13 @@ def batch_plans(job: TrainingJob, space: Space, table: LayerTable, plans: Ints, 
 
 
 def message_bytes(job: TrainingJob, micro_batch: npt.ArrayLike, cp: npt.ArrayLike) -> Floats:
-    """The activations that one stage hands to the next, of all tensor-parallel ranks together."""
+    """The activations that one stage sends to the next, over all tensor-parallel ranks."""
     width = 4 if job.precision in WIDE else 2
     return np.asarray(np.asarray(micro_batch) * job.seq / cp * job.model.hidden * width)
 
 
 def message_s(batch: PlanBatch) -> Floats:
-    """Seconds of a message between stages. Tensor-parallel ranks send a part each, and gather the rest where needed."""
+    """Seconds of a message between stages. Tensor-parallel ranks send a part each, and gather the rest if needed."""
     job, columns = batch.job, batch.columns
     if batch.pp == 1:
         return np.zeros(len(batch.plans))
@@ -186,19 +186,19 @@ def message_s(batch: PlanBatch) -> Floats:
 
 
 def accumulation_s(batch: PlanBatch) -> Floats:
-    """Seconds a step at each stage to add the gradients of the micro-batches after the first to those kept."""
+    """Seconds per step and stage to accumulate the gradients of the micro-batches after the first."""
     moved = batch.parameters * batch.job.software.further_moved
     return (batch.micro_batches - 1) * batch.job.device.memory_time(moved, "elementwise") * (moved > 0)
 
 
 def replica_host_s(batch: PlanBatch) -> Floats:
-    """Seconds a step of the host's work for replicas, at each stage.
+    """Seconds per step of the host's work for replicas, at each stage.
 
-    torch's DDP has a hook a tensor, and its own work; fully_shard has hooks before and after every pass of a layer.
+    torch's DDP has a hook per tensor, and its own work; fully_shard has hooks before and after every pass of a layer.
     """
     software, zero = batch.job.software, batch.columns["zero"]
     by_ddp = software.ddp_operators * batch.total("tensors") + software.ddp_step_operators
-    # The embedding, the head and what is left are one module more.
+    # The embedding, the head and everything else are one more module.
     modules = 1 + sum(batch.count(kind) for kind in LAYERS)
     by_shards = software.shard_operators * modules * batch.micro_batches
     operators = np.where(zero == 0, by_ddp, np.where(zero >= 2, by_shards, 0.0))
@@ -206,7 +206,7 @@ def replica_host_s(batch: PlanBatch) -> Floats:
 
 
 def optimizer_s(batch: PlanBatch) -> Floats:
-    """Seconds of the optimizer at each stage: it moves the rank's share of the state, and the gradients it has."""
+    """Seconds of the optimizer at each stage: it moves the rank's shard of the state, and its gradients."""
     held, experts = batch.parameters, batch.expert_parameters
     zero, shards = batch.columns["zero"], batch.shards
     owned = (held - experts) / np.where(zero > 0, shards, 1)
@@ -221,6 +221,6 @@ def optimizer_s(batch: PlanBatch) -> Floats:
         kept = batch.job.device.memory_time(zeroed * ZERO_BYTES, "optimizer")
         return offloaded_adam_s(owned, adam, batch.job.device) + kept
     moved = owned * (adam + copies + NORM_BYTES * normed) + zeroed * ZERO_BYTES
-    tensors = np.where((zero == 1) & (batch.replicas > 1), 1, batch.total("tensors"))  # ZeRO-1 has its share in one
+    tensors = np.where((zero == 1) & (batch.replicas > 1), 1, batch.total("tensors"))  # ZeRO-1 has its shard in one
     operators = batch.job.software.adam_operators * tensors + batch.job.software.adam_step_operators
     return batch.job.device.memory_time(moved, "optimizer") + operators * batch.job.device.launch_s

@@ -1,7 +1,7 @@
 """One training step under a plan, in detail: its time, where the time goes, and the memory it needs.
 
-All replicas do the same work, and so do the tensor-parallel ranks of a stage, so one rank of each stage is computed.
-The formulas are those of the search, but the pipeline is simulated.
+All replicas do the same work, and so do the tensor-parallel ranks of a stage, so one rank per stage is computed. The
+formulas are those of the search, but the pipeline is simulated.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["STEP_FIGURES", "Step", "evaluate", "evaluate_job"]
 Floats = npt.NDArray[np.float64]
 
 
-# The figures of a step that are read most.
+# The figures of a step that are read most often.
 STEP_FIGURES = (
     "step_time_s",
     "step_time_range_s",
@@ -111,17 +111,17 @@ class Step(Result):
 
     @property
     def step_time_range_s(self) -> tuple[float, float]:
-        """Nine of ten published steps like this one lay within such a range of what was predicted."""
+        """The range that held nine of ten published steps like this one."""
         return self.errors.range_of(self.step_time_s)
 
     @property
     def memory_range_bytes(self) -> tuple[float, float]:
-        """The same of the memory."""
+        """The same for the memory."""
         return self.errors.range_of(self.memory_bytes, memory=True)
 
     @property
     def fits_chance(self) -> float:
-        """How likely it is that the device has that much memory."""
+        """The probability that the device has that much memory."""
         return fits_chance(self.memory_bytes, self.device_bytes, self.errors.memory)
 
     @property

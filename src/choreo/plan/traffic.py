@@ -63,7 +63,7 @@ def traffic(job: TrainingJob, plan: Plan) -> tuple[CollectiveTraffic, ...]:
             rows.append(_row(job, plan, "dp", "all_reduce", held * GRADIENT_BYTES, 1))
         else:
             often = micro_batches if plan.zero == 3 and plan.pp == 1 else 1
-            # Hybrid sharding sends these inside groups, and sums each share across them.
+            # Hybrid sharding sends these inside groups, and sums each shard across them.
             inside = plan if plan.shards == plan.dp else replace(plan, dp=plan.shards, shard_size=0)
             gathers = 2 * often if often > 1 else 1
             rows.append(_row(job, inside, "dp", "reduce_scatter", held * GRADIENT_BYTES, often))
@@ -74,7 +74,7 @@ def traffic(job: TrainingJob, plan: Plan) -> tuple[CollectiveTraffic, ...]:
 
 
 def _across(job: TrainingJob, plan: Plan, size: float, times: int) -> CollectiveTraffic:
-    """The sum of a rank's share of the gradients over the groups of hybrid sharding."""
+    """The sum of a rank's shard of the gradients over the groups of hybrid sharding."""
     ranks, stride = plan.dp // plan.shards, plan.tp * plan.cp * plan.shards
     seconds = float(collective_time(job.cluster, "all_reduce", size, ranks, stride))
     through = THROUGH["all_reduce"] * (ranks - 1) / ranks * size

@@ -21,7 +21,7 @@ from choreo.results import Result, result
 
 __all__ = ["Failures", "TrainingRun", "training_run"]
 
-# A checkpoint's bytes a parameter: two of the parameter itself, and twelve of fp32 state.
+# Bytes of a checkpoint per parameter: two for the parameter itself, and twelve for fp32 state.
 STATE_BYTES = 14
 # What a device writes to storage, and what it takes to find a failure, start again and read: Llama 3 (Grattafiori et
 # al. 2024, section 3.3.1) had 2 TB/s in all for 16,384 devices, and restarts of minutes.
@@ -30,7 +30,7 @@ WRITE_BYTES_PER_S, RESTART_S = 2e12 / 16384, 600.0
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """How often one device fails, and what a checkpoint and a restart take, in seconds; 0: estimated."""
+    """How often one device fails, and the time of a checkpoint and a restart, in seconds; 0: estimated."""
 
     mtbf_s: float
     checkpoint_s: float = 0.0
@@ -39,7 +39,7 @@ class Failures:
 
 @result
 class TrainingRun(Result):
-    """So many tokens: how long, on how many device-hours, at what cost, and how failures slow it down."""
+    """Training on this many tokens: how long, how many device-hours, at what cost, and how failures slow it down."""
 
     columns: ClassVar[tuple[str, ...]] = (
         "tokens", "steps", "days", "gpu_hours", "cost", "goodput", "failure_s", "checkpoint_s",
@@ -107,7 +107,7 @@ def training_run(
 
 
 def best_interval(mtbf_s: float, checkpoint_s: float, restart_s: float) -> tuple[float, float]:
-    """Seconds of work between checkpoints that lose least, and the share of the time that is then work.
+    """The best interval between checkpoints, in seconds of work, and the share of the time that is then work.
 
     >>> interval, goodput = best_interval(10_000.0, 10.0, 300.0)
     >>> f"{interval:.0f} s, {goodput:.3f}"
@@ -122,7 +122,7 @@ def best_interval(mtbf_s: float, checkpoint_s: float, restart_s: float) -> tuple
 
     low, high = math.log(checkpoint_s * 1e-3), math.log(max(mtbf_s, checkpoint_s) * 1e2)
     ratio = (math.sqrt(5) - 1) / 2
-    for _ in range(100):  # golden sections: the curve has one valley
+    for _ in range(100):  # golden-section search: the curve has one minimum
         first, second = high - ratio * (high - low), low + ratio * (high - low)
         if taken(math.exp(first)) < taken(math.exp(second)):
             high = second

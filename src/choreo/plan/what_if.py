@@ -43,7 +43,7 @@ FACTORS = (0.25, 0.5, 0.707, 1.0, 1.414, 2.0, 4.0)
 
 @dataclass(frozen=True, slots=True)
 class WhatIfPoint:
-    """The step time at one factor, and the plan where another one is the best there."""
+    """The step time at one factor, and the plan if another one is best there."""
 
     factor: float
     step_time_s: float
@@ -52,7 +52,7 @@ class WhatIfPoint:
 
 @dataclass(frozen=True, slots=True)
 class WhatIfCurve:
-    """The step time as one quantity is varied."""
+    """The step time as one quantity varies."""
 
     name: str
     points: tuple[WhatIfPoint, ...]
@@ -86,7 +86,7 @@ def vary_place(cluster: Cluster, device: Device, name: str, factor: float) -> tu
 
 
 def vary_software(software: Software, name: str, factor: float) -> Software:
-    """A program whose kernels and host are `factor` times as fast, where "compute" is varied."""
+    """A program whose kernels and host are `factor` times as fast, if "compute" varies."""
     if name != "compute" or factor == 1:
         return software
     return replace(
@@ -104,7 +104,7 @@ def vary(job: TrainingJob, name: str, factor: float) -> TrainingJob:
 
 
 def what_if(planning: Planning, one: Plan, factors: Iterable[float] = FACTORS) -> tuple[WhatIfCurve, ...]:
-    """The step time of a plan as each quantity is varied. Where memory is varied, the best plan may change."""
+    """The step time of a plan as each quantity varies. If memory varies, the best plan may change."""
     job = planning.job
     if job is None:
         return _what_if_graph(planning, factors)
@@ -147,7 +147,7 @@ def _what_if_graph(planning: Planning, factors: Iterable[float]) -> tuple[WhatIf
 
 
 def _best_within(planning: Planning, was: TrainingJob, job: TrainingJob, one: Plan) -> Plan | None:
-    """The plan that is estimated to be the best within the memory there is; None if none fits."""
+    """The estimated best plan within the available memory; None if none fits."""
     if planning.found is None:
         return one if detailed(job, one).fits else None
     guess = planning.found.estimate

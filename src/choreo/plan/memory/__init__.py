@@ -1,1 +1,1 @@
-"""What a rank must hold, and what may be with its host instead."""
+"""What a rank must hold in memory, and what may be offloaded to its host."""

@@ -32,15 +32,15 @@ __all__ = ["model_state_bytes", "stage_memory"]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 MASTER_BYTES = 4
-LOGIT_TENSORS = 3  # as large as the logits: these, their log_softmax and its gradient
-CAST_BYTES = 2  # of a parameter's copy in 16 bits, kept from its use forward to its use backward
+LOGIT_TENSORS = 3  # as large as the logits: the logits, their log_softmax and its gradient
+CAST_BYTES = 2  # a parameter's 16-bit copy, kept from its forward use to its backward use
 GPIPE, FULL = SCHEDULES.index("gpipe"), RECOMPUTE.index("full")
 
 
 def model_state_bytes(
     parameters: npt.ArrayLike, replicas: npt.ArrayLike, zero: npt.ArrayLike, software: Software, precision: str = "bf16"
 ) -> tuple[Floats, Floats, Floats]:
-    """Bytes of parameters, gradients and optimizer state at one rank; `replicas` ranks share them out.
+    """Bytes of parameters, gradients and optimizer state at one rank; `replicas` ranks shard them.
 
     >>> from choreo.plan.software import get_software
     >>> [float(size) for size in model_state_bytes(1e9, 8, 1, get_software("megatron-core"))]
@@ -49,7 +49,7 @@ def model_state_bytes(
     if software.pure:
         held, kept, state = 2, 2, 2 * 2
     elif software.parameter_bytes == 4:
-        # Parameters are their own master copy, gradients have their type.
+        # Parameters are their own master copy, and gradients have their type.
         held, kept, state = 4, 4, software.moment_bytes
     else:
         held, kept, state = 2, software.accumulate_bytes or 2, MASTER_BYTES + software.moment_bytes
@@ -78,7 +78,7 @@ def stage_memory(batch: PlanBatch) -> dict[str, Floats]:
         gradients = np.where((zero >= 2) & (micro_batches > 1), 4 * batch.parameters, gradients)
     weights = np.zeros_like(parameters)
     if software.cast_weights:
-        # Layers that are computed again cast their weights again; copies of those last no longer than the layer.
+        # Recomputed layers cast their weights again; those copies last no longer than the layer.
         outside = batch.total("parameters", OUTSIDE)
         weights = CAST_BYTES * np.where(columns["recompute"] == FULL, outside, batch.parameters)
     buffers = _buffers(batch)
@@ -108,19 +108,19 @@ def stage_memory(batch: PlanBatch) -> dict[str, Floats]:
 
 
 def _context_bytes(job: TrainingJob) -> float:
-    """What is on the device before PyTorch takes anything: NCCL takes more of it where it has a network to serve."""
+    """What is on the device before PyTorch allocates anything; NCCL takes more of it if there is a network."""
     several = job.gpus > job.cluster.node_gpus
     return job.software.context_bytes + job.software.network_context_bytes * several
 
 
 def _holes(batch: PlanBatch, activations: Floats, logits: Floats) -> Floats:
-    """What malloc holds in pieces that nothing fits into again, because what was allocated between them stays.
+    """What malloc holds in holes that cannot be reused, because the tensors allocated between them stay.
 
-    A layer that is computed again dropped its activations between tensors that stay, so it needs as much room again.
-    So do the gradients of a layer's activations, which come before these are freed. Gradients of the first micro-batch
-    lie where its activations were, so the next needs room of its own. DDP makes its buckets a second time after the
-    first step. ZeRO cuts a model that was built whole, and has its share in one piece. Where logits are larger than all
-    else, smaller tensors take pieces of their room, and they need room of their own.
+    A recomputed layer dropped its activations between tensors that stay, so it needs as much room again. So do the
+    gradients of a layer's activations, which are allocated before these are freed. Gradients of the first micro-batch
+    lie where its activations were, so the next one needs new room. DDP builds its buckets a second time after the first
+    step. ZeRO shards a model that was built whole, and has its shard in one piece. Where logits are larger than
+    everything else, smaller tensors take pieces of their room, and they need new room.
     """
     zero, several = batch.columns["zero"], batch.replicas > 1
     whole = 4 * batch.parameters
@@ -131,17 +131,17 @@ def _holes(batch: PlanBatch, activations: Floats, logits: Floats) -> Floats:
     full, first = batch.columns["recompute"] == FULL, batch.micro_batches == 1
     again = np.where(full | first, _largest(batch, "working_bytes"), 0.0)
     beyond = np.maximum(0.0, logits - LOGIT_TENSORS * _largest(batch, "widest_bytes"))
-    # Under GPipe all of the others are computed before there are gradients.
+    # With GPipe all other forwards are computed before there are gradients.
     gpipe = (batch.columns["schedule"] == GPIPE) & (batch.pp > 1)
     second = activations / np.where(gpipe, batch.micro_batches, 1)
     return np.where(zero > 0, cut, buckets) + np.where(first, 0.0, second) + again + beyond
 
 
 def _waiting(batch: PlanBatch) -> Floats:
-    """What tensor-parallel communication used and has not given back: it is free only once the device has run it.
+    """Memory of tensor-parallel communication that is not free yet: it is freed only once the device has run it.
 
-    A host that is ahead of the device takes new memory meanwhile. Without a pipeline it gets a micro-batch ahead, if
-    there are more than two. With one, so far as stages send without waiting, it is ahead by all but two in flight.
+    A host that is ahead of the device allocates new memory meanwhile. Without a pipeline it gets a micro-batch ahead,
+    if there are more than two. With a pipeline whose sends do not block, it is ahead by all but two in flight.
     """
     job, columns = batch.job, batch.columns
     if not job.software.stream_kept:
@@ -169,7 +169,7 @@ def _state(batch: PlanBatch) -> tuple[Floats, Floats, Floats]:
 
 
 def _sharding(batch: PlanBatch) -> Ints:
-    """The ZeRO stage of each plan. Under a pipeline FSDP's ZeRO-2 keeps what its ZeRO-3 does: everything gathered."""
+    """The ZeRO stage of each plan. With a pipeline FSDP's ZeRO-2 keeps what its ZeRO-3 does: everything gathered."""
     software, zero = batch.job.software, batch.columns["zero"]
     alike = batch.pp > 1 and software.accumulate_bytes == 0 and software.reduces == "micro-batch"
     return np.where(zero == 2, 3, zero) if alike else zero
@@ -188,13 +188,13 @@ def _activations(batch: PlanBatch) -> tuple[Floats, Floats]:
 
 
 def _working(batch: PlanBatch) -> Floats:
-    """Working memory of the current layer: the gradients between its operators, and activations computed again."""
+    """Working memory of the current layer: the gradients between its operators, and recomputed activations."""
     full = batch.columns["recompute"] == FULL
     return np.where(full, _largest(batch, "working_bytes"), 0.0) + _largest(batch, "widest_bytes")
 
 
 def _largest(batch: PlanBatch, field: str) -> Floats:
-    """Of a stage's layers, the one with the most bytes. A stage without layers needs what an embedding would."""
+    """The largest of a stage's layers in bytes. A stage without layers needs what an embedding would."""
     found = np.zeros((len(batch.stages), len(batch.plans)))
     held = {kind: batch.count(kind) > 0 for kind in LAYERS}
     for kind, has in {**held, "embedding": ~np.any(list(held.values()), axis=0)}.items():
@@ -207,7 +207,7 @@ def _buffers(batch: PlanBatch) -> Floats:
     """Buffers for communication.
 
     ZeRO-3 holds the gathered embedding, head and two layers. With a pipeline everything stays gathered, and gradients
-    stay whole, until the last micro-batch. Either way one layer's gradients are there twice while they are sent.
+    stay unsharded, until the last micro-batch. Either way one layer's gradients exist twice while they are sent.
     """
     software, zero = batch.job.software, _sharding(batch)
     found = np.full((len(batch.stages), len(batch.plans)), software.workspace_bytes)

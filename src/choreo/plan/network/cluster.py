@@ -28,10 +28,10 @@ from choreo.topology import Topology, get_topology
 
 __all__ = ["Cluster", "collective_time", "get_cluster"]
 
-# Blocks that a node of GPUs, or the network between nodes, is made of.
+# The building blocks of a node of GPUs, and of the network between nodes.
 NODE_KINDS = ("switch", "fat_tree", "fully_connected")
 NODE_MEDIA = ("nvlink", "pcie", "network")
-SMALLEST = 256.0  # bytes: such a message takes latency alone
+SMALLEST = 256.0  # bytes: a message of this size takes latency alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,27 +41,27 @@ class Cluster:
     name: str
     device: str | Device  # or its name
     network: NetworkModel
-    gpus: int | None = None  # how many there are; None for a machine's bare name, which stands for any number
-    faster: float = 1.0  # what if: links of this many times the bandwidth,
+    gpus: int | None = None  # number of devices; None for a machine's bare name, which stands for any number
+    faster: float = 1.0  # what if: links with this many times the bandwidth,
     delay: float = 1.0  # and this many times the latency
 
     @property
     def node_gpus(self) -> int:
-        """Devices of a node."""
+        """Devices per node."""
         return self.network.node_gpus
 
     def crosses(self, ranks: int, stride: int = 1) -> bool:
-        """Whether a group leaves the node."""
+        """Whether a group spans several nodes."""
         return stride * (ranks - 1) >= self.node_gpus
 
     def with_network(self, network: str) -> Cluster:
-        """The same nodes joined by another kind of network; nothing changes where NCCL does not run."""
+        """The same nodes with another kind of network; nothing changes where NCCL does not run."""
         if not isinstance(self.network, NcclModel):
             return self
         return replace(self, network=self.network.with_network(network))
 
     def with_network_text(self, words: str) -> Cluster:
-        """The same nodes joined by a network in words, as "4x200G IB" or "EFA p5"; nothing changes without words.
+        """The same nodes with a network given as text, like "4x200G IB" or "EFA p5"; an empty text changes nothing.
 
         >>> round(get_cluster("dgx-a100").with_network_text("4x200G IB").network.bandwidth_bytes_per_s(2, 8) / 1e9, 1)
         12.5
@@ -71,7 +71,7 @@ class Cluster:
         return replace(self, network=self.network.with_network_text(words))
 
     def for_ranks(self, ranks: int) -> Cluster:
-        """The cluster as a job of that many ranks finds it: ranks of one host share its cores."""
+        """The cluster as a job with that many ranks finds it: ranks of one host share its cores."""
         if not isinstance(self.network, ThisMachineModel):
             return self
         return replace(self, network=replace(self.network, ranks=ranks))
@@ -127,7 +127,7 @@ def get_cluster(
 @lru_cache(maxsize=64)
 def _of_text(text: str) -> Cluster:
     if not any(mark in text for mark in ":(/."):
-        # A bare name: two nodes show the network, and the job says how many there are.
+        # A bare name: two nodes show the network, and the job gives their number.
         try:
             return _of_topology(get_topology(f"{text}:2"), text, None)
         except UsageError:
@@ -167,7 +167,7 @@ def collective_time(
         return np.zeros_like(sizes)
     times = cluster.network.time_s(collective, sizes, ranks, stride)
     if cluster.faster != 1 or cluster.delay != 1:
-        # What the smallest message takes is latency, the rest bandwidth.
+        # The time of the smallest message is latency, the rest bandwidth.
         least = cluster.network.time_s(collective, np.minimum(sizes, SMALLEST), ranks, stride)
         times = least * cluster.delay + (times - least) / cluster.faster
     return times

@@ -1,7 +1,7 @@
-"""What every model of a network answers: how long a collective takes on a strided group of devices.
+"""The interface of a network model: how long a collective takes on a strided group of devices.
 
-A group is every `stride`-th device, `ranks` of them. Tensor-parallel ranks are neighbours, data-parallel ranks stand
-tp × cp apart. All groups of a kind work at once, and share the network they stand on.
+A group is every `stride`-th device, `ranks` of them. Tensor-parallel ranks are neighbours, data-parallel ranks are tp ×
+cp apart. All groups of a kind work at once, and share the network.
 """
 
 from __future__ import annotations
@@ -35,4 +35,4 @@ class NetworkModel(Protocol):
         """The links that limit a group, in words."""
 
     def bandwidth_bytes_per_s(self, ranks: int, stride: int) -> float:
-        """What one device of a group sends over those links."""
+        """The bandwidth of one device of a group over those links."""

@@ -1,6 +1,6 @@
-"""NCCL's time: nodes of GPUs behind NVLink or PCIe, and a network that joins the nodes.
+"""NCCL's time: nodes of GPUs with NVLink or PCIe, and a network between the nodes.
 
-Times are tabulated over the logarithm of the size, once a group, and interpolated.
+Times are tabulated over the logarithm of the size, once per group, and interpolated.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class NcclModel:
         )
 
     def crosses(self, ranks: int, stride: int = 1) -> bool:
-        """Whether a group leaves the node."""
+        """Whether a group spans several nodes."""
         return stride * (ranks - 1) >= self.node_gpus
 
     def time_s(self, collective: str, sizes: Floats, ranks: int, stride: int) -> Floats:
@@ -68,12 +68,12 @@ class NcclModel:
             return np.full_like(sizes, _time_s(float(sizes.flat[0]), numbers))
         log = np.log2(np.maximum(sizes, 2.0**SMALLEST_LOG))
         times = 2.0 ** np.interp(log, _LOGS, table)
-        # Beyond the table all is bandwidth.
+        # Beyond the table everything is bandwidth.
         times = np.where(log > LARGEST_LOG, times * sizes / 2.0**LARGEST_LOG, times)
         return np.where(sizes > 0, times, 0.0)
 
     def link(self, ranks: int, stride: int) -> str:
-        """The links inside the node, unless the group leaves it."""
+        """The links inside the node, unless the group spans several."""
         return "the network" if self.crosses(ranks, stride) else self.inner_link
 
     def bandwidth_bytes_per_s(self, ranks: int, stride: int) -> float:
@@ -83,15 +83,15 @@ class NcclModel:
         return self.system.intra_bytes_per_s
 
     def with_network(self, network: str) -> NcclModel:
-        """The same nodes joined by another kind of network."""
+        """The same nodes with another kind of network."""
         if network not in NETWORKS:
             raise UsageError(f"there is no kind of network {network!r}; known: {', '.join(NETWORKS)}")
         return replace(self, system=replace(self.system, network=NETWORKS[network]))
 
     def with_network_text(self, words: str) -> NcclModel:
-        """The same nodes joined by a network in words; what these do not say stays."""
+        """The same nodes with a network given as text; what the text does not say stays."""
         known = read_system(self.system.gpu.name, words, 2 * self.node_gpus, 2)
-        if self.system.gpu.domain_gpus:  # each GPU of a rack has an adapter of its own, whatever a server has
+        if self.system.gpu.domain_gpus:  # each GPU of a rack has its own adapter, whatever a server has
             return replace(self, system=replace(self.system, network=known.network))
         return replace(
             self,
@@ -105,7 +105,7 @@ class NcclModel:
 
 
 def _time_s(size_bytes: float, table: list[float]) -> float:
-    """Seconds of one size, without the cost of arrays."""
+    """The time of a single size, without the cost of arrays."""
     if size_bytes <= 0:
         return 0.0
     log = math.log2(max(size_bytes, 2.0**SMALLEST_LOG))
@@ -125,16 +125,16 @@ def nccl_model(topology: Topology) -> NcclModel:
     system = system_of(topology, range(min(topology.num_devices, 2 * node_gpus)))
     network = system.network_bytes_per_s
     if system.domains == 1:
-        # One node says nothing about a network: take the usual adapters of such a machine.
+        # One node says nothing about the network: take the usual adapters of such a machine.
         network = system.gpu.nic_bytes_per_s * node_gpus
-    # Where a domain spans servers (NVL72) every GPU has its own adapter.
+    # If a domain spans servers (NVL72) every GPU has its own adapter.
     nics = node_gpus if system.gpu.domain_gpus else system.nics
     one_node = replace(system, network_bytes_per_s=network, ranks=node_gpus, domains=1, nics=nics)
     return NcclModel(node_gpus, one_node, _inner_link(inner, alone=len(topology.blocks) == 1))
 
 
 def _inner_link(inner: Sequence[Block], *, alone: bool) -> str:
-    """The links inside a node in words: the medium, where the topology says it."""
+    """The links inside a node in words: the medium, if the topology names it."""
     media = {block.medium for block in inner if block.size > 1}
     medium = media.pop() if len(media) == 1 else ""
     return MEDIA.get(medium, medium) or ("the network" if alone else "the inner links")
@@ -142,6 +142,6 @@ def _inner_link(inner: Sequence[Block], *, alone: bool) -> str:
 
 @lru_cache(maxsize=4096)
 def _table(collective: str, system: NcclSystem) -> Floats:
-    """Logarithms of the time at each size; a larger transfer is never quicker."""
+    """Logarithms of the time at each size; a larger transfer is never faster."""
     times = np.array([predict(collective, float(size), system).time_s for size in 2.0**_LOGS])
     return np.log2(np.maximum.accumulate(times))

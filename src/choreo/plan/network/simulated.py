@@ -1,7 +1,7 @@
-"""The simulated time: the schedule that suits a network, simulated there with all groups of a kind at once.
+"""The simulated time: the schedule that suits a network, simulated with all groups of a kind at once.
 
-Rings and hierarchical schedules take a time that is affine in the size, all_to_all nearly so. Three sizes are simulated
-for each group, and the others interpolated.
+The time of ring and hierarchical schedules is affine in the size, that of all_to_all nearly so. Three sizes are
+simulated for each group, and the others interpolated.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SimulatedModel:
         return np.where(sizes > 0, times, 0.0)
 
     def link(self, ranks: int, stride: int) -> str:
-        """Links of the one network there is."""
+        """The links of the only network there is."""
         return "the network"
 
     def bandwidth_bytes_per_s(self, ranks: int, stride: int) -> float:
@@ -59,7 +59,7 @@ def _simulated(topology: Topology, collective: str, ranks: int, stride: int) -> 
     """Seconds at each of `SIZES`, with the groups that start at devices 0 to stride - 1."""
     from choreo.simulate import Job, simulate_together, suggested_schedule
 
-    # One message is a broadcast between two.
+    # A message is a broadcast between two ranks.
     kind = "broadcast" if collective == "sendrecv" else collective
     schedule = suggested_schedule(kind, topology, ranks, along_dimensions=ranks == topology.num_devices)
     groups = [range(first, first + ranks * stride, stride) for first in range(stride)]

@@ -1,7 +1,7 @@
-"""This machine: ranks are processes that talk through shared memory, with the constants that `choreo calibrate` kept.
+"""This machine: ranks are processes that communicate through shared memory, with the constants from `choreo calibrate`.
 
-A collective takes what the communicator's own choice says: the cheapest algorithm by price. Groups that work at once
-share the cores. A call from torch costs the host some more, which `choreo calibrate --device cpu` measured.
+The time of a collective is that of the communicator's own choice: the cheapest algorithm by price. Groups that work at
+once share the cores. A call from torch costs extra host time, which `choreo calibrate --device cpu` measured.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class ThisMachineModel:
     """Shared memory between `ranks` ranks on this machine's cores."""
 
     constants: Constants
-    call_s: float  # of torch at a rank that has a core to itself, for each collective
+    call_s: float  # torch's cost per collective, at a rank that has a core to itself
     ranks: int = 1
-    all_reduce: str = ""  # the algorithm of every all_reduce, if it is not the cheapest
+    all_reduce: str = ""  # the algorithm of every all_reduce, if not the cheapest
 
     def __hash__(self) -> int:
         return hash((self.constants.host, self.constants.date, self.call_s, self.ranks, self.all_reduce))
@@ -51,9 +51,9 @@ class ThisMachineModel:
 
     def time_s(self, collective: str, sizes: Floats, ranks: int, stride: int) -> Floats:
         """Seconds for each size."""
-        # One message is a broadcast between two.
+        # A message is a broadcast between two ranks.
         kind = "broadcast" if collective == "sendrecv" else collective
-        # Between the sizes of the table times are on a line, below and above it in proportion to the size.
+        # Times are linear between the sizes of the table, and proportional to the size below and above it.
         at = _prices(self, kind, ranks)
         times = np.interp(sizes, SIZES, at)
         times = np.where(sizes > SIZES[-1], times * sizes / SIZES[-1], times)
@@ -75,7 +75,7 @@ def _prices(model: ThisMachineModel, collective: str, ranks: int) -> Floats:
     chooser = Chooser(ranks, model.constants, {})
     groups = max(1, model.ranks // ranks)
     cores = max(1, model.constants.cores // groups)
-    # Ranks of other groups take turns with these on the cores that are left.
+    # Ranks of other groups take turns with these on the remaining cores.
     waited = max(1.0, groups * min(ranks, cores) / model.constants.cores)
     if collective == "all_reduce" and model.all_reduce:
         times = [chooser.time_s(collective, model.all_reduce, float(size), cores=cores) for size in SIZES]

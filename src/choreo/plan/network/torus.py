@@ -1,7 +1,7 @@
-"""The closed form for accelerators that have no NCCL: rings along every dimension at once, and between nodes.
+"""The closed form for accelerators without NCCL: rings along every dimension at once, and between nodes.
 
-Inside a node, or where there are none, a device sends over all its links at once. A group that leaves its nodes does
-its part inside first, and each device then sends its share over its part of the network.
+Inside a node, or if there are none, a device sends over all its links at once. A group that spans nodes first does its
+part inside, and then each device sends its share over its part of the network.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class TorusModel:
         return np.asarray(hops * self.hop_s + moved / self.link_bytes_per_s)
 
     def link(self, ranks: int, stride: int) -> str:
-        """The links between chips, unless the group leaves its node."""
+        """The links between chips, unless the group spans nodes."""
         return "the network" if self.crosses(ranks, stride) else self.links
 
     def bandwidth_bytes_per_s(self, ranks: int, stride: int) -> float:

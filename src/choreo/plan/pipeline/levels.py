@@ -1,8 +1,8 @@
-"""The end of a pipeline whose order is fixed, computed level by level.
+"""The end time of a pipeline with a fixed order, computed level by level.
 
 Which pass waits for which depends on the schedule alone. The level of a pass is the longest chain of passes before it;
-passes of one level do not wait for each other and are one step of NumPy. Levels are found once for a schedule and kept.
-`simulate` goes pass by pass where a timeline is wanted, or where the order is not fixed.
+passes of one level do not wait for each other and are one NumPy operation. Levels are computed once per schedule and
+cached. `simulate` goes pass by pass if a timeline is wanted, or if the order is not fixed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Order: TypeAlias = tuple[tuple[tuple[str, int, int], ...], ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Levels:
-    """Passes in order of levels; `before` and `after` say which passes each waits for, the last place for none.
+    """Passes in order of levels; `before` and `after` say which passes each waits for, the last index for none.
 
     `kind` is the index of a pass's cost: (0 or 1 for F or B, stage, chunk), flattened.
     """
@@ -70,7 +70,7 @@ def levels(order: Order, chunks: int) -> Levels:
     sorted_rows = np.argsort(table[:, 0], kind="stable")
     moved = np.empty(len(rows) + 1, np.int64)
     moved[sorted_rows] = np.arange(len(rows))
-    moved[-1] = len(rows)  # what waits for nothing waits for the last place, which is always 0
+    moved[-1] = len(rows)  # what waits for nothing waits for the last index, which is always 0
     counts = np.bincount(table[:, 0])
     return Levels(
         starts=tuple(int(start) for start in np.concatenate([[0], np.cumsum(counts)])),

@@ -1,8 +1,8 @@
 """A pipeline whose stages share cores: while some of them wait, the others compute faster.
 
-Times are those of stages that are all at work. Of p stages w are at work at a moment: each then goes p / w times as
-fast, but no faster than a rank that has a core to itself, which is `sharing` times as fast. So the bubble costs little
-where ranks outnumber the cores, and a step takes at least the sum of all work over the cores.
+Times are those with all stages busy. With w of p stages busy, each runs p / w times as fast, but no faster than a rank
+with a core to itself, which is `sharing` times as fast. So the bubble costs little if ranks outnumber the cores, and a
+step takes at least the sum of all work divided by the cores.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Shared:
         self.last = stages * len(costs.forward_s[0]) - 1
         self.ended: dict[tuple[str, int, int], float] = {}  # kind, virtual stage, micro-batch
         self.at, self.busy, self.began = [0] * stages, [0.0] * stages, [0.0] * stages
-        self.owed: list[list[Work]] = [[] for _ in range(stages)]  # weight gradients put off
+        self.owed: list[list[Work]] = [[] for _ in range(stages)]  # postponed weight gradients
         self.doing: list[Work | None] = [None] * stages
         self.left = [0.0] * stages
         self.tasks: list[PipelinePass] | None = [] if keep else None
@@ -65,7 +65,7 @@ class _Shared:
                     self.end(stage)
 
     def start(self, stage: int) -> float:
-        """Begin the next pass of a stage if it can; otherwise when its message comes, or never, as far as is known."""
+        """Begin the next pass of a stage if it can; otherwise note when its message comes, or never, as far as known."""
         order, costs, owed = self.order[stage], self.costs, self.owed[stage]
         after = math.inf
         if self.at[stage] < len(order) and len(owed) <= max(1, stage):
@@ -88,7 +88,7 @@ class _Shared:
         return self.now
 
     def ready(self, stage: int, kind: str, micro_batch: int, chunk: int) -> tuple[float, float]:
-        """When a pass has its input, and for how long the message holds up the stage."""
+        """When a pass has its input, and how long the message blocks the stage."""
         virtual = chunk * len(self.order) + stage
         if kind == "B" and virtual == self.last:
             return self.ended.get(("F", virtual, micro_batch), math.inf), 0.0

@@ -1,10 +1,10 @@
 """Pipeline schedules, simulated micro-batch by micro-batch and stage by stage.
 
-A stage does forwards (F), backwards (B) and, where the schedule splits them off, weight gradients (W), one at a time
-and in an order that the schedule fixes. It waits for messages from its neighbours. With p equal stages GPipe and 1F1B
-idle for (p - 1)(F + B); interleaving v chunks a device divides that by v; splitting off W fills most of it. Here the
-idle time is a result: stages may differ (embedding, head, layers that do not divide), and messages take time, which
-blocks the stages where a library waits for its sends.
+A stage does forwards (F), backwards (B) and, if the schedule splits them off, weight gradients (W), one at a time and
+in the order of the schedule. It waits for messages from its neighbours. With p equal stages GPipe and 1F1B idle for (p
+- 1)(F + B); v interleaved chunks per device divide that by v; splitting off W fills most of it. Here the idle time is a
+result: stages may differ (embedding, head, layers that do not divide), and messages take time, which blocks the stages
+if a library waits for its sends.
 
 Sources: Huang et al., GPipe, NeurIPS 2019; Narayanan et al., PipeDream-2BW, ICML 2021, and Megatron-LM, SC 2021; Qi et
 al., Zero Bubble Pipeline Parallelism, ICLR 2024.
@@ -27,9 +27,9 @@ __all__ = ["SCHEDULES", "Pipeline", "PipelinePass", "in_flight", "orders", "simu
 
 Ints = npt.NDArray[np.int64]
 
-# After this many times p micro-batches every further one takes the same time, or nearly where chunks differ.
+# After this many times p micro-batches every further one takes the same time, or nearly so if chunks differ.
 STEADY = 2
-# As few passes forward as these are all simulated.
+# Up to this many forward passes are all simulated.
 FEW = 1024
 
 
@@ -47,10 +47,10 @@ def simulate_pipeline(
 ) -> Pipeline:
     """Time of one step's forwards and backwards; `forward_s[stage][chunk]` is that of one micro-batch.
 
-    `backward_s` includes the weight gradients; `weight_s` says how much of it they are, for schedules that split them
-    off. A message between stages arrives after `message_s`, and holds up the receiver for `blocking_s`. `sharing` ranks
-    share a core, and times are those of stages that are all at work (see `shared.py`). Without `timeline` a long run of
-    equal micro-batches is not simulated to its end.
+    `backward_s` includes the weight gradients; `weight_s` is their part of it, for schedules that split them off. A
+    message between stages arrives after `message_s`, and blocks the receiver for `blocking_s`. `sharing` ranks share a
+    core, and times are those with all stages busy (see `shared.py`). Without `timeline` a long run of equal
+    micro-batches is not simulated to its end.
 
     >>> found = simulate_pipeline("1f1b", 8, [[1.0]] * 4, [[2.0]] * 4)
     >>> found.time_s, found.bubble_s
@@ -80,7 +80,7 @@ def simulate_pipeline(
     more = (micro_batches - base) / stages
     added = [long - short for short, long in zip(first.busy_s, second.busy_s, strict=True)]
     busy = tuple(short + more * each for short, each in zip(first.busy_s, added, strict=True))
-    # While the fill is still being used up, a round seems to take less than the busiest stage works in it.
+    # While the fill is still being used up, a round seems to take less than the busiest stage's work.
     return Pipeline(first.time_s + more * max(second.time_s - first.time_s, *added), busy)
 
 
@@ -99,7 +99,7 @@ def in_flight(
 
 @lru_cache(maxsize=64)
 def orders(schedule: str, stages: int, micro_batches: int, chunks: int) -> tuple[tuple[tuple[str, int, int], ...], ...]:
-    """For each stage the (kind, micro-batch, chunk) of its passes, in order; the simulation places W.
+    """The (kind, micro-batch, chunk) of each stage's passes, in order; the simulation places W.
 
     >>> [" ".join(f"{kind}{number}" for kind, number, _ in order) for order in orders("1f1b", 2, 3, 1)]
     ['F0 F1 B0 F2 B1 B2', 'F0 B0 F1 B1 F2 B2']
@@ -167,7 +167,7 @@ class _Run:
         # End of each pass by virtual stage (chunk * stages + stage), then by micro-batch; negative: not yet.
         self.ends = {kind: [[-1.0] * micro_batches for _ in range(self.last + 1)] for kind in "FB"}
         self.at, self.free, self.busy = [0] * stages, [0.0] * stages, [0.0] * stages
-        self.owed: list[list[tuple[int, int]]] = [[] for _ in range(stages)]  # weight gradients put off
+        self.owed: list[list[tuple[int, int]]] = [[] for _ in range(stages)]  # postponed weight gradients
         self.tasks: list[PipelinePass] | None = [] if keep else None
 
     def simulate(self) -> Pipeline:
@@ -197,7 +197,7 @@ class _Run:
                 ready += costs.message_s
             if self.owed[stage]:
                 self.pay(stage, ready)
-            # Being held up is not work: it counts as idle.
+            # Being blocked is not work: it counts as idle.
             free[stage] = max(free[stage], ready) + held
             weight = costs.weight_s[stage][chunk] if costs.splits else 0.0
             cost = costs.forward_s[stage][chunk] if forward else costs.backward_s[stage][chunk] - weight

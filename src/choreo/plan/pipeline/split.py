@@ -24,16 +24,16 @@ from choreo.workload.plan import SPLITS, listed_layers
 __all__ = ["PipelineStage", "cost_split", "layers_per_stage", "stage_list", "worth_balancing"]
 
 Kinds = tuple[str, ...]
-# A balanced split is worth a try where it takes this much off the busiest device, or leaves it this little above the
-# mean where layers do not divide.
+# A balanced split is worth trying if it takes this much off the busiest device, or brings it this close to the mean
+# where layers do not divide.
 GAIN, ABOVE_MEAN = 0.99, 1.06
-# By how much products of a precision are faster than attention and the head, which stay in 16 bits.
+# How much faster matmuls of a precision are than attention and the head, which stay in 16 bits.
 FASTER = {"fp8": 2.0, "fp4": 4.0}
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineStage:
-    """One stage: where it stands, and the kinds of its layers in order, of all chunks and chunk by chunk."""
+    """One stage: its position, and the kinds of its layers in order, of all chunks and chunk by chunk."""
 
     index: int
     layers: Kinds
@@ -64,7 +64,7 @@ def stage_list(
     kinds = [tuple(layer_kind(model, layer) for layer in layers) for layers in held]
     kinds[0] = ("embedding", *kinds[0])
     kinds[-1] = (*kinds[-1], "head")
-    # Where a list leaves the last stage to the heads, the layer that predicts further goes before it.
+    # If a list leaves the last stage to the heads, the multi-token prediction layer goes before it.
     *further, head = further_kinds(model)
     alone = len(held) > 1 and split not in SPLITS and not held[-1]
     for _ in range(model.mtp_layers):
@@ -79,7 +79,7 @@ def stage_list(
 def layers_per_stage(  # noqa: PLR0917 -- what a split depends on
     model: Model, pp: int, chunks: int, split: str = "even", seq: int = 1, precision: str = "bf16"
 ) -> tuple[int, ...]:
-    """How many layers each virtual stage has, in order of the data.
+    """Layers per virtual stage, in order of the data.
 
     >>> from choreo.workload import get_model
     >>> layers_per_stage(get_model("llama3.2-1b"), pp=4, chunks=1, split="balanced", seq=2048)
@@ -98,7 +98,7 @@ def _numbered(counts: Sequence[int]) -> tuple[tuple[int, ...], ...]:
 
 
 def cost_split(model: Model, pp: int) -> tuple[tuple[int, ...], ...]:
-    """Layers by stage, split by parameters with the head included, as in nanotron.
+    """Layers per stage, split by parameters including the head, as in nanotron.
 
     A stage ends with the layer that takes the sum past its share. Late stages may be empty; the last has the head.
     """
@@ -116,7 +116,7 @@ def cost_split(model: Model, pp: int) -> tuple[tuple[int, ...], ...]:
 
 @lru_cache(maxsize=32)
 def _costs(model: Model, seq: int, precision: str) -> tuple[float, ...]:
-    """FLOPs a token of each layer and, last, of the head; those in 16 bits as so many of the faster products."""
+    """FLOPs per token of each layer and, last, of the head; those in 16 bits count as more of the faster matmuls."""
     slow = FASTER.get(precision, 1.0)
     plain = replace(model, mtp_layers=0)
     parts = forward_flops(plain, seq, causal="half")
@@ -135,10 +135,10 @@ def _costs(model: Model, seq: int, precision: str) -> tuple[float, ...]:
 
 @lru_cache(maxsize=512)
 def _balanced(costs: tuple[float, ...], stages: int) -> tuple[int, ...]:
-    """The split with the least cost of the costliest stage and, of those, the least sum of squares.
+    """The split with the least maximum cost and, of those, the least sum of squares.
 
     best[n] is the least sum of squares for the first n layers in the stages so far. No stage costs more than the
-    costliest may, nor less than what is left when all others cost as much: few numbers of layers are to be tried.
+    maximum, nor less than what is left if all others cost that much, so few numbers of layers have to be tried.
     """
     *layers, head = costs
     sums = np.concatenate([[0.0], np.cumsum(layers)])
@@ -149,7 +149,7 @@ def _balanced(costs: tuple[float, ...], stages: int) -> tuple[int, ...]:
     widest = int((np.searchsorted(sums, sums + most, "right") - 1 - ends).max())
     left = sums[-1] + head - (stages - 1) * most
     fewest = max(int(left / max(layers) * (1 - 1e-9)), 0)
-    begins = ends - np.arange(widest, fewest - 1, -1)[:, None]  # of the stages that end there, the longest first
+    begins = ends - np.arange(widest, fewest - 1, -1)[:, None]  # the stages that end there, longest first
     between = sums - sums[np.maximum(begins, 0)]
     squares = np.where((begins >= 0) & (between <= most), between**2, np.inf)
     best, came = np.where(sums <= most, sums**2, np.inf), []
@@ -166,7 +166,7 @@ def _balanced(costs: tuple[float, ...], stages: int) -> tuple[int, ...]:
 
 
 def _least_most(sums: np.ndarray[tuple[int], np.dtype[np.float64]], head: float, stages: int) -> float:
-    """The least that the costliest stage can cost, by halving: stages filled one after another must hold everything."""
+    """The least possible cost of the costliest stage, by bisection: stages filled in order must hold everything."""
     total = float(sums[-1]) + head
     low, high = max(total / stages, float(np.max(np.diff(sums))), head), total
 
@@ -189,7 +189,7 @@ def worth_balancing(
 ) -> bool:
     """Whether the busiest device has clearly less to do with a balanced split than with an even one.
 
-    Where layers do not divide, it must come near the mean, and chunks must be all but equal, unless that many stages
+    Where layers do not divide, it must come close to the mean, and chunks must be nearly equal, unless that many stages
     were `asked` for.
 
     >>> from choreo.workload import get_model

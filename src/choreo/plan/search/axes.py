@@ -1,6 +1,6 @@
 """The axes of the space of plans: ways to cut the devices, ways to run a cut, and options.
 
-A cut is dp x tp x pp x cp, ep and etp, and the replicas that ZeRO shares the state out over. A run is a micro-batch, a
+A cut is dp x tp x pp x cp, ep and etp, and the number of replicas that ZeRO shards over. A run is a micro-batch, a
 schedule and its interleave. Options are the ZeRO stage, sequence parallelism, recomputation and overlap. Each is a
 table of columns; the space is their product.
 """
@@ -23,17 +23,17 @@ Ints = npt.NDArray[np.int64]
 Fixed = Mapping[str, int | bool | str]
 
 CUT = ("dp", "tp", "pp", "cp", "ep", "etp", "shard_size")
-# The search goes no further than these; a fixed field may be anything.
+# The limits of the search; a fixed field may be anything.
 MOST_TP, MOST_CP, MOST_INTERLEAVE = 64, 64, 48
-MOST_MICRO_BATCH, MOST_TOKENS = 64, 1 << 18  # sequences of a micro-batch: this many, or more where they are short
-SEVERAL = ("interleaved", "zero-bubble")  # schedules that may have several chunks of layers a stage
+MOST_MICRO_BATCH, MOST_TOKENS = 64, 1 << 18  # sequences per micro-batch: this many, or more if they are short
+SEVERAL = ("interleaved", "zero-bubble")  # schedules that may have several chunks of layers per stage
 SELECTIVE = RECOMPUTE.index("selective")
-# Modules whose results are cheap to make again, and those that keep the most.
+# Modules that are cheap to recompute, and those that keep the most.
 CHEAP_MODULES, LARGE_MODULES = ("mla_up_proj", "layernorm", "moe_act"), ("mla_up_proj", "layernorm", "mlp", "moe")
 
 
 def modules_of(code: int) -> str:
-    """The modules that a number of the column `recompute_modules` stands for: a bit each.
+    """The modules that a value of the column `recompute_modules` stands for: one bit each.
 
     >>> modules_of(modules_code("moe_act,layernorm"))
     'layernorm,moe_act'
@@ -47,7 +47,7 @@ def modules_code(modules: str) -> int:
 
 
 def list_cuts(model: Model, gpus: int, fixed: Fixed, node_gpus: int = 0) -> dict[str, Ints]:
-    """The ways to cut the devices. Where nodes have `node_gpus`, the replicas of a node may share out the state."""
+    """The ways to cut the devices. If nodes have `node_gpus`, the state may be sharded within a node."""
     of_gpus = divisors(gpus)
     experts = divisors(model.experts) if model.experts else [1]
 
@@ -126,13 +126,13 @@ def list_options(model: Model, ability: Ability, fixed: Fixed) -> dict[str, Ints
 
 
 def _ways_to_recompute(model: Model, ability: Ability, fixed: Fixed) -> list[tuple[int, int]]:
-    """Codes of recomputation and of its modules; some sets of modules are tried where the program has them."""
+    """Codes of recomputation and of its modules; some sets of modules are tried if the program supports them."""
     recompute = fixed.get("recompute", "selective" if fixed.get("recompute_modules") else None)
     wanted = range(len(RECOMPUTE)) if recompute is None else [RECOMPUTE.index(str(recompute))]
     if "recompute_modules" in fixed:
         code = modules_code(str(fixed["recompute_modules"]).replace(" ", ""))
         return [(way, code if way == SELECTIVE else 0) for way in wanted]
-    # Repeating the core of fused attention saves nothing; a user may still ask for it.
+    # Recomputing fused core attention saves nothing; a user may still ask for it.
     wanted = [way for way in wanted if recompute is not None or way != SELECTIVE or not ability.fused_attention]
     ways = [(way, 0) for way in wanted]
     if recompute not in (None, "selective") or not ability.modules:

@@ -33,8 +33,8 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 GPIPE, ZERO_BUBBLE = SCHEDULES.index("gpipe"), SCHEDULES.index("zero-bubble")
 FULL = RECOMPUTE.index("full")
-SPARE = 0.005  # of the room is left: the estimate is not exact
-# Plans that need more than so many times the device's memory are not worth the time of their data parallelism.
+SPARE = 0.005  # this share of the room is left: the estimate is not exact
+# Data parallelism is not estimated for plans that need more than this many times the device's memory.
 FAR = 4
 
 
@@ -42,8 +42,8 @@ FAR = 4
 class Estimate:
     """Seconds of a step and bytes of the fullest device, for each plan of a space.
 
-    Where more than `FAR` times the device's memory is needed, data parallelism is left out of the seconds.
-    Where full recomputation needs not be of all layers to fit, `recompute_layers` of each stage are enough.
+    If more than `FAR` times the device's memory is needed, data parallelism is left out of the seconds. Where full
+    recomputation need not cover all layers to fit, `recompute_layers` of each stage are enough.
     """
 
     time_s: Floats
@@ -52,13 +52,13 @@ class Estimate:
 
 
 def estimate(job: TrainingJob, space: Space, table: LayerTable, room: float | None = None) -> Estimate:
-    """Time and memory of every plan; as few layers are computed again as `room` bytes allow."""
+    """Time and memory of every plan; as few layers are recomputed as `room` bytes allow."""
     every = Estimate(*_costs(job, space, table), space["recompute_layers"])
     return _fewest_layers(job, space, table, every, job.device.memory_bytes if room is None else room)
 
 
 def _fewest_layers(job: TrainingJob, space: Space, table: LayerTable, every: Estimate, room: float) -> Estimate:
-    """Full recomputation of as many layers as it takes to fit: time and memory lie between those of all and of none."""
+    """Full recomputation of just enough layers to fit: time and memory are interpolated between all and none."""
     room *= 1 - SPARE
     rows = np.flatnonzero((space["recompute"] == FULL) & (every.memory_bytes <= room) & (every.recompute_layers == 0))
     if not len(rows) or not ability_of(job.software.name).some_layers or (table.plain[rows] == table.row[rows]).any():
@@ -103,7 +103,7 @@ def _costs(job: TrainingJob, space: Space, table: LayerTable) -> tuple[Floats, F
 
 
 def _step_s(batch: PlanBatch, sends: SendTimes | None) -> Floats:
-    """Seconds of a step of each plan; without `sends`, those without data parallelism."""
+    """Seconds of a step of each plan; without `sends`, excluding data parallelism."""
     forward, backward = batch.total("forward_s"), batch.total("backward_s")
     after: Floats | float = 0.0
     if sends is not None:
@@ -137,7 +137,7 @@ def _pipeline_s(batch: PlanBatch, forward: Floats, backward: Floats) -> Floats:
         at_once = (m - 1) * (np.max(forward, axis=0) + np.max(backward, axis=0) + held) + everything + hops
         time_s = np.where(schedule == GPIPE, at_once, time_s)
     if (schedule == ZERO_BUBBLE).any():
-        # The drain does not wait for weight gradients, and a stage puts off as many as there are stages before it.
+        # The drain does not wait for weight gradients, and a stage postpones as many as there are stages before it.
         weights = batch.total("weight_s")
         weight, inputs = np.max(weights, axis=0), np.max(backward - weights, axis=0)
         gained = (p - 1) * weight / v
@@ -145,6 +145,6 @@ def _pipeline_s(batch: PlanBatch, forward: Floats, backward: Floats) -> Floats:
             gained += np.minimum(p - 1, m - 1) * np.minimum(weight, inputs)
         time_s = np.where(schedule == ZERO_BUBBLE, time_s - gained, time_s)
     if (sharing := batch.job.device.sharing) > 1:
-        # Ranks that share a core go faster while others wait, until all the work there is keeps every core busy.
+        # Ranks that share a core are faster while others wait, until all remaining work keeps every core busy.
         time_s = np.maximum(time_s / sharing, m * (everything / p + held))
     return np.asarray(time_s)

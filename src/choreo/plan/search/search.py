@@ -1,7 +1,7 @@
 """The search: every plan is estimated at once, and the best few are evaluated in detail.
 
-The estimate decides which plans are evaluated, the evaluation which are best. Of plans that cut the devices the same
-way only the best is kept, so that the answer shows different ones.
+The estimate decides which plans are evaluated, the evaluation decides which are best. Of plans with the same cut only
+the best is kept, so that the answer shows different ones.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def search(job: TrainingJob, *, fixed: Fixed | None = None, best: int = 5) -> Fo
     rows = promising(space, guess, room)
     plans = [space.plan(row) for row in rows]
     steps = [(plan, evaluate_job(job, plan, table=table.of_plan(row))) for plan, row in zip(plans, rows, strict=True)]
-    # What keeps the headroom goes before what merely fits.
+    # Plans that keep the headroom go before plans that merely fit.
     roomy = [one for one in steps if one[1].memory_bytes <= room]
     kept = best_of_each_cut(roomy or steps)
     if kept[0][1].fits:
@@ -89,9 +89,9 @@ def search(job: TrainingJob, *, fixed: Fixed | None = None, best: int = 5) -> Fo
 
 
 def best_of_each_cut(steps: list[tuple[Plan, Step]]) -> list[tuple[Plan, Step]]:
-    """One plan of each cut, best first: the simplest of those as fast as its fastest.
+    """One plan of each cut, best first: the simplest of those about as fast as its fastest.
 
-    What is kept is never more than `ALIKE` slower than what is left out.
+    A plan that is kept is never more than `ALIKE` slower than one that is left out.
     """
     cuts: dict[tuple[int, ...], list[tuple[Plan, Step]]] = {}
     for plan, step in steps:
@@ -103,7 +103,7 @@ def best_of_each_cut(steps: list[tuple[Plan, Step]]) -> list[tuple[Plan, Step]]:
         if fit:
             least = min(step.step_time_s for _, step in fit)
             alike = [one for one in fit if one[1].step_time_s <= (1 + ALIKE) * least]
-            kept.append(alike[np.lexsort(_burden(space_of([plan for plan, _ in alike]))[::-1])[0]])
+            kept.append(alike[np.lexsort(_complexity(space_of([plan for plan, _ in alike]))[::-1])[0]])
         else:
             kept.append(min(found, key=lambda one: one[1].memory_bytes))
             least = kept[-1][1].step_time_s
@@ -125,20 +125,20 @@ def _cut_in_vain(one: tuple[Plan, Step], fastest: float, kept: list[tuple[Plan, 
 
 
 def promising(space: Space, guess: Estimate, room: float) -> list[int]:
-    """Rows to evaluate: the best that fit and the best of the best cuts. If none fits, those that need least memory."""
+    """Rows to evaluate: the best that fit, and the best of the best cuts; if none fits, those with the least memory."""
     fits = np.flatnonzero(guess.memory_bytes <= room)
     if not len(fits):
         return [int(row) for row in np.argsort(guess.memory_bytes, kind="stable")[:DETAILED]]
     steps = np.round(np.log(guess.time_s[fits]) / ALIKE)
-    order = fits[np.lexsort((*(column[fits] for column in reversed(_burden(space))), steps))]
+    order = fits[np.lexsort((*(column[fits] for column in reversed(_complexity(space))), steps))]
     _, first = np.unique(space["cut"][order], return_index=True)
     return list(dict.fromkeys([*order[:DETAILED].tolist(), *order[np.sort(first)[:CUTS]].tolist()]))
 
 
-def _burden(space: Space) -> list[npt.NDArray[np.int64]]:
-    """How complicated a plan is, from what counts most: of equally fast plans the simplest is best.
+def _complexity(space: Space) -> list[npt.NDArray[np.int64]]:
+    """How complicated a plan is, most significant first: of equally fast plans the simplest is best.
 
-    Fewer cuts count most; then no recomputation, communication that overlaps, and a lower ZeRO stage.
+    Fewer cuts count most; then no recomputation, overlapping communication, and a lower ZeRO stage.
     """
     names = ("recompute", "overlap", "zero", "interleave", "sequence_parallel", "micro_batch")
     columns = [1 - space[name] if name == "overlap" else space[name] for name in names]

@@ -1,9 +1,9 @@
 """The space of plans: every combination of the open fields, as columns, and why some of them cannot be run.
 
-The space is a product of cuts, runs and options (`axes.py`). A plan that cannot be run is counted under
-the first rule it breaks. Plans that are the same as another (a schedule without a pipeline) are counted too, so that
-`considered` is the whole product. Pipelines whose layers do not divide well, or whose head is heavy, come a second time
-with their layers balanced.
+The space is a product of cuts, runs and options (`axes.py`). A plan that cannot be run is counted under the first rule
+it breaks. Duplicates (such as a schedule without a pipeline) are counted too, so that `considered` is the whole
+product. Pipelines whose layers do not divide well, or whose head is heavy, are considered a second time with their
+layers balanced.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["CUT", "FIELDS", "SAME", "Fixed", "Space", "enumerate_plans", "space_
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-Reasoned = tuple[str, Callable[[Columns], Bools]]  # a reason, and the plans that it is not against
+Reasoned = tuple[str, Callable[[Columns], Bools]]  # a reason, and the plans that it does not apply to
 
 SAME = "the same as another plan"
 FIELDS = (
@@ -50,9 +50,9 @@ PLAINEST = {"micro_batch": 1, "interleave": 1, "zero": 1}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Space:
-    """The plans that can be run, as columns of whole numbers, and how many others were ruled out, by reason.
+    """The plans that can be run, as columns of integers, and how many others were ruled out, by reason.
 
-    Beside the fields of a plan there is a column `cut`, the same for plans with the same fields `CUT`.
+    Besides the fields of a plan there is a column `cut`, the same for plans with the same fields `CUT`.
     """
 
     columns: Mapping[str, Ints]
@@ -68,7 +68,7 @@ class Space:
         return self.columns[name]
 
     def with_column(self, name: str, column: Ints) -> Space:
-        """The same plans with another value of a field each."""
+        """The same plans with new values of one field."""
         return replace(self, columns={**self.columns, name: column})
 
     def plan(self, row: int) -> Plan:
@@ -136,7 +136,7 @@ def enumerate_plans(
     runs = list_runs(global_batch, seq, fixed, chunks)
     considered = len(cuts["dp"]) * len(runs["micro_batch"]) * len(options["zero"])
     ruled_out: Counter[str] = Counter()
-    # What a program never has need not be multiplied out.
+    # Combinations that a program never supports need not be enumerated.
     runs = _keep(runs, ability.schedule_rules(fixed), ruled_out, len(cuts["dp"]) * len(options["zero"]))
     options = _keep(options, ability.zero_rules(fixed), ruled_out, len(cuts["dp"]) * len(runs["micro_batch"]))
     kept = _runnable(request, ability, fixed, (cuts, runs, options), split=splits.index(given), ruled_out=ruled_out)
@@ -159,14 +159,14 @@ def _runnable(
 ) -> dict[str, Ints]:
     """Of a product of cuts, runs and options, the plans that can be run with a split; others are counted by reason.
 
-    `more` are rules to ask after all others.
+    `more` are rules that are checked after all others.
     """
     cuts, runs, options = axes
 
     def legal(rule: Rule) -> Reasoned:
         return rule.reason, lambda t: rule.holds(request, t)
 
-    # A cut that cannot be run in the plainest way cannot be run in any; but a list of layers may need its chunks.
+    # A cut that cannot be run in the plainest way cannot be run at all; but a list of layers may need its chunks.
     rules = [legal(rule) for rule in RULES if split != LISTED or rule.field not in ("pp", "interleave")]
     plainest = {name: np.full(len(cuts["dp"]), value) for name, value in (PLAINEST | {"split": split}).items()}
     plainest["sequence_parallel"] = (cuts["etp"] > 0).astype(np.int64)
@@ -198,7 +198,7 @@ def _balanced(  # noqa: PLR0917 -- what plans depend on
 
 
 def _keep(table: Columns, rules: Sequence[Reasoned], ruled_out: Counter[str], each: int = 1) -> dict[str, Ints]:
-    """The rows for which every rule holds; others are counted, as `each` plans, under the first rule they break."""
+    """The rows that satisfy every rule; others are counted, as `each` plans, under the first rule they break."""
     kept = dict(table)
     for reason, holds in rules:
         good = holds(kept)
@@ -212,9 +212,9 @@ def _keep(table: Columns, rules: Sequence[Reasoned], ruled_out: Counter[str], ea
 def _keep_products(
     cuts: Columns, runs: Columns, options: Columns, rules: Sequence[Reasoned], ruled_out: Counter[str]
 ) -> dict[str, Ints]:
-    """The rows of cuts x runs x options for which every rule holds; others are counted as `_keep` does.
+    """The rows of cuts x runs x options that satisfy every rule; others are counted as `_keep` does.
 
-    No rule asks for a run and an option at once. So a cut has some runs and some options, and all their pairs.
+    No rule involves both a run and an option. So each cut has some runs and some options, and all their pairs.
     """
     count = len(cuts["dp"])
     cuts = {**cuts, "number": np.arange(count)}
@@ -239,7 +239,7 @@ def _keep_products(
 
 
 def _side_with_columns(holds: Callable[[Columns], Bools], sides: Sequence[Columns]) -> int:
-    """Which of the tables has all columns that a rule asks for."""
+    """Which of the tables has all columns that a rule needs."""
     for side, table in enumerate(sides):
         try:
             holds({name: column[:0] for name, column in table.items()})
@@ -252,7 +252,7 @@ def _side_with_columns(holds: Callable[[Columns], Bools], sides: Sequence[Column
 def _distinct(fixed: Fixed) -> list[Reasoned]:
     """Of equivalent plans only the plainest: no schedule without a pipeline, no ZeRO without replicas."""
     one_by_one = SCHEDULES.index("1f1b")
-    # Interleaved 1F1B is called interleaved; 1F1B and GPipe have one chunk a stage.
+    # Interleaved 1F1B is called interleaved; 1F1B and GPipe have one chunk per stage.
     single = np.isin(SCHEDULES, ("gpipe", "1f1b", "zero-bubble"))
     several = np.isin(SCHEDULES, SEVERAL)
 
@@ -275,7 +275,7 @@ def _distinct(fixed: Fixed) -> list[Reasoned]:
             good &= (replicas > 1) | (t["overlap"] == 1)
         return good
 
-    # What is gathered layer by layer gains from staying in a node; to share out less only costs memory.
+    # Gathering layer by layer gains from staying in a node; sharding over fewer ranks otherwise only costs memory.
     rules: list[Reasoned] = [(SAME, distinct_run), (SAME, distinct_options)]
     if "shard_size" not in fixed:
         rules.append(("hybrid sharding without ZeRO-3", lambda t: (t["shard_size"] == 0) | (t["zero"] == 3)))
@@ -283,7 +283,7 @@ def _distinct(fixed: Fixed) -> list[Reasoned]:
 
 
 def _check(gpus: int, fixed: Fixed) -> None:
-    """Refuse fixed fields that no plan has, or that do not multiply to the devices."""
+    """Refuse fixed fields that no plan has, or whose product is not the number of devices."""
     for name in fixed:
         if name not in FIELDS:
             raise PlanError(f"a plan has no field {name!r}; it has {', '.join(FIELDS)}")

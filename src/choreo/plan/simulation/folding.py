@@ -1,7 +1,7 @@
-"""The step of a plan with one rank for all that do the same: at first one for each stage of the pipeline.
+"""The step of a plan with one rank for all that do the same: at first one for each pipeline stage.
 
-Ranks of a stage have the same program, in groups along the axes of the plan. So the step is built for one rank of each
-class only, and what the others call together with it follows from the axes.
+Ranks of a stage have the same program, in groups along the axes of the plan. So the step is built for only one rank of
+each class, and its peers in each call follow from the axes.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Axis:
-    """Groups of so many ranks, so far apart."""
+    """Groups of this many ranks, this far apart."""
 
     ranks: int
     stride: int
 
 
 def groups_along(axis: Axis, ranks: Ints) -> Ints:
-    """The group of each of these ranks, a row each.
+    """The group of each of these ranks, one per row.
 
     >>> groups_along(Axis(2, 4), np.array([1, 6])).tolist()
     [[1, 5], [2, 6]]
@@ -53,7 +53,7 @@ class FoldedStep:
     build: Callable[[list[int]], ExecutionGraph | None]
 
     def classes(self, stands_in: Ints | None = None) -> Ints:
-        """Stages at first; then ranks that meet different ones in a group, or in the stage before or after, differ."""
+        """Stages at first; then ranks that meet different classes in a group, or in a neighbouring stage, are split."""
         everybody = np.arange(self.ranks)
         stage = self.ranks // self.stages
         found = everybody // stage * stage if stands_in is None else stands_in
@@ -81,7 +81,7 @@ class FoldedStep:
 
 
 class _Matched:
-    """The calls of a folded graph, as they are found node by node.
+    """The calls of a folded graph, matched node by node.
 
     A call is the n-th of its ranks along an axis, or the n-th message with a tag from one class to another.
     """

@@ -20,7 +20,7 @@ from choreo.workload.execution import COLLECTIVES, ExecutionGraph, GraphBuilder
 
 __all__ = ["MOST_NODES", "folded_step"]
 
-MOST_NODES = 3_000_000  # of the ranks that stand for others
+MOST_NODES = 3_000_000  # the ranks that stand for others
 FORWARD, BACKWARD, WEIGHTS = "F", "B", "W"
 
 
@@ -102,7 +102,7 @@ def _kind_of(batch: PlanBatch, layer: int) -> str:
 
 
 def _length(batch: PlanBatch, plan: Plan, pipeline: Pipeline, layers: Mapping[str, LayerPasses]) -> int:
-    """About how many nodes a rank has."""
+    """The approximate number of nodes of a rank."""
     most = max(len(talks) for one in layers.values() for talks in one.talks.values()) if layers else 0
     held = max(len(stage.layers) for stage in batch.stages)
     return len(pipeline.tasks) // plan.pp * max(1, held // batch.chunks) * (1 + most)
@@ -176,7 +176,7 @@ class _StepBuilder:
         return self._collective(rank, Talk(collective, size, *self._dp), "gradients", after)
 
     def _neighbour(self, kind: str, stage: int, chunk: int, step: int) -> tuple[int, int] | None:
-        """The stage that comes before (-1) or after (1) in a pass, and which cut of the model lies between."""
+        """The stage before (-1) or after (1) in a pass, and which cut of the model lies between."""
         virtual = chunk * self.plan.pp + stage
         other = virtual + (step if kind == FORWARD else -step)
         if self.plan.pp == 1 or kind == WEIGHTS or not 0 <= other < self.plan.pp * self.batch.chunks:

@@ -1,4 +1,4 @@
-"""Read what `choreo plan --json` wrote: the job and its best plan, to be simulated on any network."""
+"""Read the output of `choreo plan --json`: the job and its best plan, to be simulated on any network."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ JOB = {"model": str, "cluster": str, "gpus": int, "device": str, "software": str
 
 
 def read_planning(path: Path, *, device: str | None = None) -> Planning | None:
-    """The job of a file and its first plan, evaluated anew, on another device if one is given; None if it is no plan.
+    """The job in a file and its first plan, evaluated anew, optionally on another device; None if it is no plan.
 
     >>> import json, tempfile
     >>> from choreo import plan
@@ -48,7 +48,7 @@ def read_planning(path: Path, *, device: str | None = None) -> Planning | None:
 
 
 def _document(path: Path) -> dict[str, Any] | None:
-    """What the file holds, if it holds plans. Of a trace only the outermost keys are looked at."""
+    """The content of the file, if it holds plans. For a trace only the outermost keys are looked at."""
     try:
         if not path.is_file() or path.stat().st_size > MAX_FILE_BYTES:
             return None

@@ -1,4 +1,4 @@
-"""Simulate a plan's step on its topology, and say how it differs from the closed estimate."""
+"""Simulate a plan's step on its topology, and compare it with the closed-form estimate."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class PlanSimulation:
 
     @property
     def ratio(self) -> float:
-        """Simulated over estimated, without what the estimate adds for stragglers and the host's fixed work."""
+        """Simulated over estimated time, without what the estimate adds for stragglers and the host's fixed work."""
         return self.run.time_s / self.estimated_s
 
     @property
     def estimated_s(self) -> float:
-        """The estimate of what is simulated."""
+        """The estimate of the simulated part."""
         return self.step.step_time_s - self.step.parts["stragglers"]
 
     def to_dict(self) -> dict[str, Any]:
@@ -71,9 +71,10 @@ def simulate_plan(
 ) -> PlanSimulation:
     """Simulate the best plan's step: all ranks, pipeline, tensor, expert and data parallelism on the topology.
 
-    That is the cluster's unless another is given, whose first devices are then the ranks. `algorithm`, `order` and
-    `at_once` are those of `simulate_workload`. With `packets` every packet is followed, which is for short steps.
-    Otherwise ranks that do the same at the same time are simulated once, unless `fold` is false: no result differs.
+    The topology is the cluster's unless another is given, whose first devices are then the ranks. `algorithm`, `order`
+    and `at_once` are those of `simulate_workload`. With `packets` every packet is followed, which is for short steps.
+    Otherwise ranks that do the same at the same time are simulated once, unless `fold` is false; the result is the
+    same.
 
     >>> from choreo import plan
     >>> found = plan("llama3.2-1b", cluster="hgx-h100:1", global_batch=16, seq=2048, tp=2, pp=2, zero=0)
@@ -108,7 +109,7 @@ def simulate_plan(
     check_order(order, at_once)
     rule = Rule(network, *parse_rules(algorithm))
     runner = Runner(network, np.arange(best.gpus), rule, order == "lifo", at_once, progress, packets=packets)
-    # Paths that are drawn tell ranks apart.
+    # Randomly drawn paths make ranks differ.
     found = runner.run_folded(folded_step(batch, best, step.pipeline), fold=fold and packets is None)
     if found is None:
         raise UsageError(

@@ -1,6 +1,6 @@
-"""What training programs can do: the plans that a search for one of them leaves out.
+"""What training programs support: the plans that a search for one of them leaves out.
 
-These are no rules of what can be run. A field that the user fixed is not held against a program.
+These are not rules about what can be run. A field that the user fixed is accepted for any program.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Lacks = tuple[str, Callable[[Columns], Bools]]
 
 @dataclass(frozen=True, slots=True)
 class Ability:
-    """What a program has: its schedules, its ZeRO stages, and whether it cuts tensors, layers and sequences."""
+    """What a program supports: its schedules, its ZeRO stages, and whether it cuts tensors, layers and sequences."""
 
     name: str = ""
     schedules: tuple[str, ...] = SCHEDULES
@@ -39,12 +39,12 @@ class Ability:
     single: tuple[str, ...] = SCHEDULES  # schedules with one chunk of layers a stage
     some_layers: bool = False  # full recomputation of some layers of a stage
     modules: bool = False  # selective recomputation of modules by name
-    fused_attention: bool = False  # so that repeating its core saves nothing
+    fused_attention: bool = False  # so that recomputing core attention saves nothing
     hybrid: bool = False  # ZeRO within groups of replicas
     overlaps_experts: bool = False  # the all_to_all of one micro-batch runs under the compute of another
 
     def cut_rules(self, fixed: Mapping[str, object]) -> list[Lacks]:
-        """The ways to cut the devices that it does not have, and which plans have none of them."""
+        """Ways to cut the devices that it does not support."""
         lacks = (
             ("tp", self.tensors, "tensor parallelism"),
             ("pp", self.stages, "pipeline"),
@@ -57,7 +57,7 @@ class Ability:
         ]
 
     def schedule_rules(self, fixed: Mapping[str, object]) -> list[Lacks]:
-        """The schedules that it does not have."""
+        """The schedules that it does not support."""
         has = np.isin(SCHEDULES, self.schedules)
         single = np.isin(SCHEDULES, self.single)
         rule = (
@@ -67,12 +67,12 @@ class Ability:
         return [] if "schedule" in fixed else [rule]
 
     def zero_rules(self, fixed: Mapping[str, object]) -> list[Lacks]:
-        """The ZeRO stages that it does not have."""
+        """The ZeRO stages that it does not support."""
         rule = (f"a ZeRO stage that {self.name} does not have", lambda t: np.isin(t["zero"], self.zero))
         return [] if "zero" in fixed else [rule]
 
     def run_rules(self, fixed: Mapping[str, object]) -> list[Lacks]:
-        """Combinations of fields that it does not have."""
+        """Combinations of fields that it does not support."""
         rules: list[Lacks] = []
         if not self.experts_alone and "sequence_parallel" not in fixed:
             rules.append(
@@ -98,7 +98,7 @@ class Ability:
         return rules
 
     def lacks(self, plan: Plan) -> list[str]:
-        """What a plan asks for that the program does not have.
+        """What a plan needs that the program does not support.
 
         >>> ability_of("megatron-core").lacks(Plan(pp=2, schedule="gpipe"))
         ['a schedule that Megatron does not have']
@@ -125,8 +125,8 @@ class Ability:
 
 
 # Megatron-LM: its schedules are 1F1B with and without interleaving, its distributed optimizer is ZeRO-1, Megatron-FSDP
-# is ZeRO-2 and 3, and it asks for sequence parallelism where experts and tensors are both cut. Since 2024 it takes a
-# list of the layers of each stage.
+# is ZeRO-2 and 3, and it requires sequence parallelism if experts and tensors are both cut. Since 2024 it takes a list
+# of the layers of each stage.
 MEGATRON = Ability(
     "Megatron",
     ("1f1b", "interleaved"),
@@ -148,7 +148,7 @@ ABILITIES = {
     "megascale": MEGATRON,
     "nanotron": Ability("nanotron", ("gpipe", "1f1b"), (0, 1), 1, contexts=False, uneven_stages=True),
     "fsdp": Ability("FSDP", zero=(0, 2, 3), tensors=False, stages=False, contexts=False, hybrid=True),
-    # Zero-bubble schedules of PyTorch have two chunks a stage or more.
+    # PyTorch's zero-bubble schedules have two chunks per stage or more.
     "torchtitan": Ability("torchtitan", zero=(0, 2, 3), single=("gpipe", "1f1b"), hybrid=True),
     "choreo-train": Ability("choreo train", uneven_stages=True),
     "torch": Ability("PyTorch by itself", zero=(0,), tensors=False, stages=False, contexts=False),
@@ -156,7 +156,7 @@ ABILITIES = {
 
 
 def ability_of(software: str) -> Ability:
-    """What is known of a program; one that is not known can do everything.
+    """What is known about a program; an unknown one supports everything.
 
     >>> ability_of("megatron-core").schedules
     ('1f1b', 'interleaved')

@@ -62,9 +62,9 @@ GENERIC = {"torch", "pytorch", "jax", "xla"}
 
 
 def program_name(text: str) -> str:
-    """The name of a program in `software.toml`; an unknown name comes back as it is.
+    """The name of a program in `software.toml`; an unknown name is returned unchanged.
 
-    Known names are looked for among the words of the text, and the longest is taken.
+    Known names are searched for among the words of the text, and the longest is taken.
 
     >>> program_name("NeMo 2.0"), program_name("PyTorch FSDP"), program_name("colossal-ai")
     ('nemo', 'fsdp', 'colossal-ai')

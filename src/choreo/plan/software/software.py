@@ -14,7 +14,7 @@ from choreo.plan.software.defaults import ALIASES
 __all__ = ["Software", "get_software", "list_software"]
 
 FILE = Path(__file__).parent / "software.toml"
-# Options written behind the name, as in "torchtitan+compile".
+# Options after the name, as in "torchtitan+compile".
 OPTIONS: dict[str, dict[str, object]] = {
     # A compiled loss is one kernel over logits in 16 bits; torchtitan compiles it since February 2025.
     "compile": {"fusion": "compiler", "loss_bytes": 16, "logit_bytes": 4, "parallel_logit_bytes": 4},
@@ -152,7 +152,7 @@ class Software:
 
 
 def get_software(name: str | Software) -> Software:
-    """A program by name, with options behind a plus. One that is not known gets the default figures and a warning.
+    """A program by name, with options after a plus. An unknown one gets the default figures and a warning.
 
     >>> get_software("torchtitan+compile").fusion
     'compiler'
@@ -191,7 +191,7 @@ def get_software(name: str | Software) -> Software:
 
 
 def list_software() -> tuple[str, ...]:
-    """The programs that are known.
+    """The known programs.
 
     >>> "megatron-core" in list_software()
     True
