@@ -65,7 +65,7 @@ class _Shared:
                     self.end(stage)
 
     def start(self, stage: int) -> float:
-        """Begin the next pass of a stage if it can; otherwise note when its message comes, or never, as far as known."""
+        """Begin the next pass of a stage if it can; otherwise return when its message comes, or infinity."""
         order, costs, owed = self.order[stage], self.costs, self.owed[stage]
         after = math.inf
         if self.at[stage] < len(order) and len(owed) <= max(1, stage):
