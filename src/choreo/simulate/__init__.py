@@ -1,4 +1,4 @@
-"""What happens on a topology, with contention: time, link load, timeline."""
+"""Simulate schedules on a topology, with contention: time, link load, timeline."""
 
 from choreo.simulate.choice import suggested_schedule
 from choreo.simulate.critical_path import Leg

@@ -1,4 +1,4 @@
-"""Two results side by side: what changed, and on which links."""
+"""Compare two results: what changed, and on which links."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class _Load(NamedTuple):
 
 
 def _loads(result: dict[str, Any]) -> dict[tuple[str, str], _Load]:
-    """What each link carried, by its ends; parallel links count together."""
+    """What each link carried, by its ends; parallel links are summed."""
     loads: dict[tuple[str, str], _Load] = {}
     for link in result.get("links") or []:
         try:
@@ -120,5 +120,5 @@ def _differs(one: LinkChange) -> bool:
 
 
 def _natural(name: str) -> tuple[int, int, str]:
-    """Numbers in order of number, before names."""
+    """Natural order: numbers by value, before names."""
     return (0, int(name), "") if name.isdecimal() else (1, 0, name)

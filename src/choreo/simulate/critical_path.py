@@ -18,11 +18,11 @@ NOTHING, DATA, PORT, SENDER, READER, WRITER = "nothing", "data", "port", "sender
 class Leg(NamedTuple):
     """One message of the critical path.
 
-    `waited_for` says what held it up. Before it started: "nothing", "data" (the previous message had to be written),
-    "port" (the previous message had to be out), or "sender" (its sender was busy with the previous message). Between
-    its arrival and its write: "reader" (the previous message still had to be read from the place) or "writer" (the
-    previous message had to be written or reduced first, or kept its receiver busy). `send_s` and `receive_s` are what
-    it cost its sender, before its start, and its receiver, before it was written. `shared_s` is the time lost by
+    `waited_for` says what delayed it. Before it started: "nothing", "data" (the previous message had to be written),
+    "port" (the previous message had to leave the port), or "sender" (its sender was busy with the previous message).
+    Between its arrival and its write: "reader" (the previous message still had to read the old data) or "writer" (the
+    previous message had to be written or reduced first, or kept the receiver busy). `send_s` and `receive_s` are its
+    cost to the sender, before its start, and to the receiver, before it was written. `shared_s` is the time lost by
     sharing links. `link` is the link that limited it, -1 if none did. `message` is its number among the run's messages.
     """
 
@@ -49,7 +49,7 @@ def critical_path(messages: Messages) -> list[Leg]:
         return []
     chain, waits = [], []
     at, kind = int(np.argmax(messages.written_s)), 0
-    # As plain numbers, one by one, a view of memory is read sooner than an array.
+    # Reading plain numbers one by one is faster from a memoryview than from an array.
     to_write, to_start, to_send = (
         column.data for column in (messages.write_cause, messages.start_cause, messages.ready_cause)
     )
@@ -65,7 +65,7 @@ def critical_path(messages: Messages) -> list[Leg]:
 
 
 def _legs(messages: Messages, chain: list[int], waits: list[str]) -> list[Leg]:
-    """The legs of a chain, a column at a time, as there may be thousands."""
+    """The legs of a chain, column by column, as there may be thousands."""
 
     rows = np.array(chain)
 
@@ -74,7 +74,7 @@ def _legs(messages: Messages, chain: list[int], waits: list[str]) -> list[Leg]:
         return found
 
     start, out, alone = messages.start_s[rows], messages.out_s[rows], messages.alone_s(rows)
-    # Time lost by sharing links; within rounding it is none.
+    # Time lost by sharing links; rounding errors count as none.
     shared = np.where(out - start > alone * (1 + 1e-9), out - start - alone, 0.0)
     ends = [column(values) for values in (messages.job, messages.step, messages.src, messages.dst, messages.bytes)]
     times = [start.tolist(), out.tolist(), column(messages.arrived_s), column(messages.written_s)]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["details_of", "is_followed"]
 
-# Of more links, ranks or messages than these only the busiest, the first and the last are listed.
+# Of more links, ranks or messages than this, only the busiest, the first and the last are listed.
 MOST_LINKS = 4096
 MOST_RANKS = 16384
 MOST_LEGS = 1000

@@ -1,4 +1,4 @@
-"""What is simulated: a schedule with a size, on some devices, from a start time on."""
+"""What is simulated: a schedule with a size, on given devices, from a start time."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def simulate_nccl(
         algorithm=chosen.algorithm,
         protocol=chosen.protocol,
         channels=chosen.channels,
-        # The model knows nodes and what joins them, not every link.
+        # The model knows nodes and what connects them, not every link.
         time_s=max(chosen.time_s, least.bound_s, least_time(network, by_rank, system, chosen, least)),
         bound_s=least.bound_s,
     )

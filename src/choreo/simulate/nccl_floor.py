@@ -1,8 +1,8 @@
-"""What NCCL's algorithm takes at least on a topology: its own hops, and its own bytes over the narrowest cut.
+"""A lower bound on NCCL's algorithm on a topology: its own hops, and its own bytes over the narrowest cut.
 
-The model of NCCL knows nodes and what joins them, not every link. Any ring crosses every cut at least once each way, so
-in an all_reduce 2 (p - 1) / p of the vector go over the narrowest, wherever the ring is laid; of a tree's vector all
-goes up, and down again. A ring is at least as long as the shortest tree that spans its ranks.
+The model of NCCL knows nodes and what connects them, not every link. Any ring crosses every cut at least once each way,
+so in an all_reduce 2 (p - 1) / p of the vector cross the narrowest cut, wherever the ring is laid; with a tree the
+whole vector goes up, and down again. A ring is at least as long as the minimum spanning tree of its ranks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["least_time"]
 
 # With more ranks than this, hops are taken from the blocks and not from every pair.
 MOST_RANKS = 64
-# Of what crosses a link, what is data: LL sends a flag with every four bytes, LL128 one a line.
+# The fraction of data in what crosses a link: LL sends a flag with every four bytes, LL128 one per line.
 DATA = {"LL": 0.5, "LL128": 120 / 128, "Simple": 1.0}
 
 
@@ -52,7 +52,7 @@ def _bytes_s(topology: Topology, devices: list[int], system: NcclSystem, chosen:
 
 
 def _efficiency(topology: Topology, system: NcclSystem, narrowest: Bound) -> float:
-    """Of the bandwidth of a cut's links, what carries data: less headers inside a domain, less the NIC's between."""
+    """The fraction of a cut's bandwidth that carries data: minus headers inside a domain, minus the NIC's between."""
     dimension = topology.dimension_of_links()[list(narrowest.cut.links)]
     if (dimension >= len(inner_blocks(topology))).any():
         return DEFAULT.network * system.network.efficiency * system.gpu.generation.nic_reach
@@ -76,7 +76,7 @@ def _hops_s(collective: str, topology: Topology, taken: Ints, system: NcclSystem
 
 
 def _hop_figures(topology: Topology, taken: Ints) -> tuple[float, float, float]:
-    """The least hop inside a domain, the least between two, and the least of all hops of a ring but one."""
+    """The cheapest hop inside a domain, the cheapest between two, and the least sum of all hops of a ring but one."""
     inner = inner_blocks(topology)
     domain = taken // math.prod(block.size for block in inner)
     ranks, domains = len(taken), len(np.unique(domain))
@@ -107,7 +107,7 @@ def _least_hop(block: Block) -> float:
 
 
 def _spanning_tree_s(away: Floats) -> float:
-    """The length of the shortest tree that spans all (Prim 1957)."""
+    """The length of the minimum spanning tree (Prim 1957)."""
     nearest, left = away[0].copy(), np.ones(len(away), np.bool_)
     left[0], total = False, 0.0
     while left.any():

@@ -1,4 +1,4 @@
-"""What a simulation found."""
+"""The result of a simulation."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ class BusiestLink(Result):
 class Simulation(Bandwidths, Result):
     """One run of one or several collectives on a topology.
 
-    `shared` says whether messages had to be followed one by one because some met, or might have. Times by message
-    (`messages`) and the critical path are worked out when they are asked for. `packets` is what happened to packets,
-    where they were simulated.
+    `shared` says whether messages were followed one by one because some met, or might have. Times by message
+    (`messages`) and the critical path are computed on demand. `packets` has the packet statistics, if packets were
+    simulated.
     """
 
     columns: ClassVar[tuple[str, ...]] = (
@@ -87,7 +87,7 @@ class Simulation(Bandwidths, Result):
     packets: PacketReport | None = None
 
     def to_dict(self, *, details: bool = False) -> dict[str, Any]:
-        """The figures that matter most: of several collectives, those of the first, with its own time.
+        """The most important figures; for several collectives, those of the first, with its own time.
 
         With `details`, also by rank, by link, along the critical path, and for the other collectives. This is what
         `choreo simulate --json` prints for one run. Long lists are cut; `left_out` says how many entries are missing.
@@ -128,7 +128,7 @@ class Simulation(Bandwidths, Result):
 
     @property
     def ranks(self) -> int:
-        """How many ranks took part in it."""
+        """Its number of ranks."""
         return self.jobs[0].schedule.ranks
 
     @property
@@ -158,7 +158,7 @@ class Simulation(Bandwidths, Result):
     @cached_property
     def utilisation(self) -> Floats:
         """The part of each link's capacity that was used, from the first moment to the last."""
-        with np.errstate(over="ignore"):  # a link that could carry more than any number uses nothing of it
+        with np.errstate(over="ignore"):  # a link of infinite bandwidth is never used up
             most = self.topology.links.bandwidth_bytes_per_s * self.time_s
         return np.divide(self.loads.link_bytes, most, out=np.zeros_like(most), where=most > 0)
 
@@ -175,7 +175,7 @@ class Simulation(Bandwidths, Result):
     @cached_property
     def bound(self) -> Bound:
         """The least time that any schedule of the first collective could take on these devices."""
-        from choreo.bound import bound  # searching for cuts takes a library that only this needs
+        from choreo.bound import bound  # the search for cuts needs a library that nothing else here needs
 
         job, schedule = self.jobs[0], self.jobs[0].schedule
         devices = job.node[: schedule.ranks].tolist()
@@ -216,7 +216,7 @@ class Simulation(Bandwidths, Result):
         return critical_path(self.messages)
 
     def _again(self) -> Messages:
-        """The pass once more; flows that share links have kept their messages."""
+        """Run the pass again; flows that share links have kept their messages."""
         if self.packets is not None:
             kept = run_packets(
                 self.jobs,

@@ -1,4 +1,4 @@
-"""What happens to a schedule on a topology, with contention."""
+"""Simulate a schedule on a topology, with contention."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def simulate(
     compiled: bool | None = None,
     keep_messages: bool = False,
 ) -> Simulation:
-    """Run a schedule on a topology: how long it takes when messages share links, and which link is to blame.
+    """Simulate a schedule on a topology: how long it takes when messages share links, and which link limits it.
 
     `placement` gives the device of each rank, `gamma_s_per_byte` the seconds a rank takes to reduce a byte. Messages
     cut through switches unless they are stored and forwarded. With `packets` they are cut into packets, which wait in

@@ -1,4 +1,4 @@
-"""A whole workload in time: ranks issue nodes, calls run by an algorithm, and the network shares its links."""
+"""Simulate a whole workload: ranks issue nodes, an algorithm runs each call, and calls share the network's links."""
 
 from choreo.simulate.execution.result import WorkloadSimulation
 from choreo.simulate.execution.simulate_workload import replay, simulate_workload

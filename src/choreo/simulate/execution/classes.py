@@ -1,4 +1,4 @@
-"""Classes of things that are alike, by colour refinement: hashes of what each is, and sums of hashes for multisets."""
+"""Classes of identical items by colour refinement: hashes of each item, and sums of hashes for multisets."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def summed(values: Hashes, key: Ints, count: int) -> Hashes:
 
 
 def classes_of(labels: npt.NDArray[Any]) -> Ints:
-    """For each rank the first one with its label."""
+    """For each rank, the first rank with the same label."""
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     found: Ints = first[np.ravel(inverse)]
     return found
 
 
 def apart(stands_in: Ints, ranks: Ints, labels: Ints) -> Ints:
-    """Classes in which these ranks are kept apart where their labels differ."""
+    """Refine classes: these ranks are separated where their labels differ."""
     of_rank = np.full(len(stands_in), -1, np.int64)
     of_rank[ranks] = labels
     return classes_of(hashed(stands_in, of_rank))

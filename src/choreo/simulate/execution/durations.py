@@ -1,4 +1,4 @@
-"""How long the nodes of a workload compute: as recorded, or as on a device, by its roofline or its kernels' curves."""
+"""How long the nodes of a workload compute: as recorded, or on a device, by its roofline or its kernels' curves."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def durations_of(
 ) -> Floats:
     """How long each node computes; 0 for communication. A `device` gives the time of nodes whose work is known.
 
-    The roofline is the longer of the work at the peak and the bytes at the bandwidth of memory. The curve is what
-    kernels of that size reach on the device, from launch to clock. If it is `known`, a node without a time is refused.
+    The roofline is the larger of the work at peak speed and the bytes at memory bandwidth. The curve is what kernels of
+    that size reach on the device, including launch and clock. With `known`, a node without a time is refused.
     """
     if kernels not in KERNELS:
         raise UsageError(f"kernels take the time of a roofline or a curve, not of {kernels!r:.40}")
@@ -45,7 +45,7 @@ def _roofline(device: Device, flops: Floats, memory_bytes: Floats) -> Floats:
 
 
 def _curve(device: Device, flops: Floats, memory_bytes: Floats) -> Floats:
-    """A node with FLOPs is a product in 16 bits of the shape that has its FLOPs and bytes; others move bytes."""
+    """A node with FLOPs is a 16-bit matmul with the shape that has its FLOPs and bytes; others move bytes."""
     found = device.memory_time(memory_bytes)
     products = flops > 0
     if products.any():
@@ -55,9 +55,9 @@ def _curve(device: Device, flops: Floats, memory_bytes: Floats) -> Floats:
 
 
 def product_shape(flops: Floats, memory_bytes: Floats) -> tuple[Floats, Floats]:
-    """m and n = k of the product of an m x k by a k x n matrix with this many FLOPs and bytes, in 16 bits.
+    """m and n = k of an m x k by k x n matmul with this many FLOPs and bytes, in 16 bits.
 
-    A product with fewer bytes than a cube's, as attention is, is taken as a cube.
+    A node with fewer bytes than a cube's, such as attention, is treated as a cube.
 
     >>> m, n = product_shape(np.array([2.0 * 128 * 4096**2]), np.array([2.0 * (4096**2 + 2 * 128 * 4096)]))
     >>> round(float(m[0])), round(float(n[0]))
@@ -65,7 +65,7 @@ def product_shape(flops: Floats, memory_bytes: Floats) -> tuple[Floats, Floats]:
     """
     cube = np.cbrt(flops / 2)
     elements = memory_bytes / 2
-    # n^2 + 2 m n = elements and 2 m n^2 = flops: of n^2 + flops / n = elements the larger root, by Newton from above.
+    # n^2 + 2 m n = elements and 2 m n^2 = flops: the larger root of n^2 + flops / n = elements, by Newton from above.
     large = np.maximum(np.sqrt(elements), cube)
     for _ in range(60):
         slope = 2 * large - flops / large**2

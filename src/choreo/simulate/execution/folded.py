@@ -1,8 +1,8 @@
 """An execution graph in which one rank stands for all that do the same.
 
 Ranks with the same program form a class, and the nodes of its first rank stand for those of all. The calls that they
-make at once are one call, of several groups. That is exact as long as all ranks of a class are done with each call at
-the same time, which is checked at every call. If they are not, `Asymmetry` says which ranks are to be kept apart.
+make at the same time are one call with several groups. That is exact as long as all ranks of a class finish each call
+at the same time, which is checked at every call. If they do not, `Asymmetry` says which ranks to separate.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class FoldedGraph:
 
     @cached_property
     def first(self) -> list[int]:
-        """A node of each call; of a message the sender's."""
+        """One node of each call; for a message the sender's."""
         return [nodes[0] for nodes in self.nodes]
 
     @cached_property
@@ -70,7 +70,7 @@ def unfolded(graph: ExecutionGraph) -> FoldedGraph:
 
 
 def nodes_by_call(graph: ExecutionGraph) -> list[list[int]]:
-    """The nodes of each call in the order of its group's ranks; of a message the sender's first."""
+    """The nodes of each call in the order of its group's ranks; for a message the sender's first."""
     nodes, starts = ordered_by_call(graph)
     listed, edges = nodes.tolist(), [*starts.tolist(), len(nodes)]
     return [listed[here:there] for here, there in itertools.pairwise(edges)]

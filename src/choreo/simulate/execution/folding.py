@@ -1,6 +1,7 @@
 """Find the ranks of a graph that do the same, and fold them into one.
 
-Ranks are told apart by their programs, then by the classes of those they meet in each call, until nothing changes.
+Ranks are distinguished by their programs, then by the classes of the ranks they meet in each call, until nothing
+changes.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ __all__ = ["Folding"]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-# With more classes than this part of the ranks, folding saves less than it takes.
+# With more classes than this fraction of the ranks, folding costs more than it saves.
 WORTH_FOLDING = 0.5
 
 
 class Folding:
-    """Folds one graph, by finer and finer classes."""
+    """Folds one graph, with finer and finer classes."""
 
     def __init__(self, graph: ExecutionGraph, duration_s: Floats) -> None:
         self.graph, self._duration_s = graph, duration_s
         order = np.argsort(graph.rank, kind="stable")
         self.start = np.searchsorted(graph.rank[order], np.arange(graph.ranks + 1))
-        self.at = np.empty(len(graph), np.int64)  # the place of each node in its rank's program
+        self.at = np.empty(len(graph), np.int64)  # the position of each node in its rank's program
         self.at[order] = np.arange(len(graph)) - self.start[graph.rank[order]]
         self._order = order
         self._calls = np.flatnonzero(graph.call >= 0)
@@ -64,7 +65,7 @@ class Folding:
             return summed(nodes, graph.rank, graph.ranks) + summed(depends, graph.rank[waits], graph.ranks)
 
     def classes(self, stands_in: Ints | None = None) -> Ints:
-        """For each rank the first one that does the same, as far as `stands_in` has not kept them apart."""
+        """For each rank the first one that does the same, unless `stands_in` separates them."""
         graph = self.graph
         if not self.possible:
             return np.arange(graph.ranks)
@@ -78,7 +79,7 @@ class Folding:
             found = finer
 
     def fold(self, stands_in: Ints) -> tuple[FoldedGraph, Floats] | None:
-        """The graph of these classes; None if it would be hardly smaller."""
+        """The graph of these classes; None if it would hardly be smaller."""
         graph = self.graph
         if len(np.unique(stands_in)) > graph.ranks * WORTH_FOLDING:
             return None
@@ -145,7 +146,7 @@ class Folding:
         same_class = (cause >= 0) & (graph.rank[cause] == graph.rank[kept[folded]])
         own = np.minimum(self.start[graph.rank] + self.at[cause], max(len(graph) - 1, 0))
         found = np.where(same_class, self._order[own], cause)
-        # What waited for another member of its call waited for one of its own group.
+        # A node that waited for another member of its call waited for one of its own group.
         calls = self._calls
         key = graph.call[calls] * len(kept) + folded[calls]
         order = np.argsort(key, kind="stable")

@@ -1,6 +1,6 @@
-"""Stretches of time at each rank: how much of them is covered, and what one stretch leaves to the next.
+"""Time intervals at each rank: how much of them is covered, and what one interval leaves to the next.
 
-Those of all ranks are in the same columns, so that thousands of ranks take as long as their nodes.
+The intervals of all ranks are in the same columns, so the cost depends on the number of nodes, not of ranks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Covered:
-    """The union of stretches of time, rank by rank; `total_s` is how long it is at each.
+    """The union of time intervals, rank by rank; `total_s` is its length at each rank.
 
     >>> Covered(np.array([0, 0, 1]), np.array([0.0, 1.0, 5.0]), np.array([2.0, 3.0, 6.0]), ranks=3).total_s
     array([3., 1., 0.])
@@ -34,25 +34,25 @@ class Covered:
         self.total_s = sums_by_rank(self._rank, lengths, ranks)
 
     def between(self, rank: Ints, start_s: Floats, end_s: Floats) -> Floats:
-        """How much of each of these stretches is covered at its rank.
+        """How much of each of these intervals is covered at its rank.
 
         >>> covered = Covered(np.array([0, 0]), np.array([0.0, 4.0]), np.array([2.0, 6.0]), ranks=1)
         >>> covered.between(np.array([0]), np.array([1.0]), np.array([5.0]))
         array([2.])
         """
         (begun, inside_s), (ended, outside_s) = (self._at(rank, one) for one in (start_s, end_s))
-        # Differences of the sums first: within one stretch nothing is rounded away.
+        # Differences of the sums first: within one interval nothing is rounded away.
         found: Floats = (self._before_s[ended] - self._before_s[begun]) + (outside_s - inside_s)
         return found
 
     def _at(self, rank: Ints, time_s: Floats) -> tuple[Ints, Floats]:
-        """How many stretches, of all ranks in order, are over at a moment, and how much of the next one is."""
+        """How many intervals, of all ranks in order, are over at a moment, and how much of the next one is."""
         count = len(self._rank)
         ranks, times = np.concatenate((self._rank, rank)), np.concatenate((self._start_s, time_s))
         order = np.lexsort((np.arange(len(ranks)) >= count, times, ranks))
         begun = np.empty(len(ranks), np.int64)
         begun[order] = np.cumsum(order < count)
-        begun = begun[count:]  # the stretches of this rank and those before it that have begun
+        begun = begun[count:]  # the intervals of this rank and the ranks before it that have begun
         now = np.maximum(begun - 1, 0)
         if not count:
             return begun, np.zeros(len(rank))
@@ -70,7 +70,7 @@ def sums_by_rank(rank: Ints, values: Floats, ranks: int) -> Floats:
 
 
 def latest_before(rank: Ints, end_s: Floats) -> Floats:
-    """The latest end among the rows before each one of the same rank, -inf at the first; ranks are in order.
+    """The latest end among the previous rows of the same rank, -inf for the first; ranks are in order.
 
     >>> latest_before(np.array([0, 0, 0, 1]), np.array([5.0, 2.0, 7.0, 1.0]))
     array([-inf,   5.,   5., -inf])

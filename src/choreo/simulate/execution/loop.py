@@ -1,6 +1,6 @@
 """The event loop of a workload: nodes become ready, run on their streams, and meet in calls.
 
-All events of one moment are taken before anything begins, so the order of ranks does not matter.
+All events of one moment are handled before anything begins, so the order of ranks does not matter.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Times", "run_graph"]
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-# Moments closer together than this part of the time are one: they differ by rounding.
+# Moments closer together than this fraction of the time are the same: they differ by rounding.
 SAME_MOMENT = 1e-12
 # A node of one rank is done; a member's part of a call is done; a whole call is done.
 NODE, MEMBER, CALL = 0, 1, 2
@@ -35,7 +35,7 @@ NODE, MEMBER, CALL = 0, 1, 2
 class Times:
     """When each node was ready, began and was done, and the node that each waited for last (-1 for none).
 
-    A call's nodes begin together, when the last of its ranks is there and the group is free.
+    The nodes of a call begin together, when the last of its ranks has arrived and the group is free.
     """
 
     ready_s: Floats
@@ -54,9 +54,9 @@ def run_graph(
     at_once: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> Times:
-    """Run all nodes. `duration_s` is that of compute and memory nodes, `call_of` makes the call of a number.
+    """Run all nodes. `duration_s` is that of compute and memory nodes, `call_of` makes the call with a number.
 
-    Of the calls of one group `at_once` run at a time: the first that was complete, or the newest.
+    A group runs `at_once` calls at a time: the one that was complete first, or the newest.
     """
     loop = _Loop(folded, duration_s, network, call_of, progress)
     loop.newest_first, loop.at_once = newest_first, at_once
@@ -85,23 +85,23 @@ class _Loop:
         self.cause = [-1] * count
         streams = graph.rank * (int(graph.stream.max(initial=0)) + 2) + graph.stream + 1
         self.stream = streams.tolist()
-        self.busy: dict[int, int] = {}  # by stream: the node that ran last
+        self.busy: dict[int, int] = {}  # by stream: the last node that ran
         self.running: set[int] = set()
         self.queues: dict[int, list[tuple[float, int]]] = {}
         self.touched: set[int] = set()
-        # by call: its nodes, its channel, how many nodes are there, and how often its end has changed
+        # by call: its nodes, its channel, how many nodes have arrived, and how often its end has changed
         self.members, self.channel = folded.nodes, folded.channel
         self.there = [0] * graph.num_calls
-        self.completed: list[int] = []  # calls that are complete since this moment
+        self.completed: list[int] = []  # calls that have been complete since this moment
         self.version = [0] * graph.num_calls
         self.last_member = [-1] * graph.num_calls
         self.running_calls: dict[int, int] = {}
         self.channels: dict[int, list[tuple[int, int, int]]] = {}
         self.touched_channels: set[int] = set()
         self.before_on_channel: dict[int, int] = {}
-        self.messages: list[int] = []  # that begin in this moment
-        self.sent: list[int] = []  # that are out in this moment
-        self.arrived: dict[int, float] = {}  # when a message whose receiver was not ready was there
+        self.messages: list[int] = []  # calls that begin at this moment
+        self.sent: list[int] = []  # messages that have been sent at this moment
+        self.arrived: dict[int, float] = {}  # when a message arrived whose receiver was not ready
         self.complete = 0
         self.events: list[tuple[float, int, int, int, int]] = []
         self.made = self.done = 0
@@ -168,7 +168,7 @@ class _Loop:
             self.completed.append(call)
 
     def _begin_all(self, now_s: float) -> None:
-        """Begin what can begin at this moment, once all that ends in it has ended."""
+        """Begin what can begin at this moment, once everything that ends at it has ended."""
         for stream in sorted(self.touched):
             self._next_on_stream(stream, now_s)
         self.touched.clear()
@@ -214,7 +214,7 @@ class _Loop:
         self._push(now_s + self.duration_s[node], NODE, node)
 
     def _follow(self, changed: Ends) -> None:
-        """Note when the members of calls will be done, now that they share links with others."""
+        """Record when the members of calls will be done, now that they share links with others."""
         for call, finish_s in changed:
             number = call.number
             self.version[number] += 1
@@ -226,7 +226,7 @@ class _Loop:
             self._push(float(finish_s.max(initial=0.0)), CALL, number, self.version[number])
 
     def _hear(self, done: list[Done]) -> None:
-        """Note which members of calls are done."""
+        """Record which members of calls are done."""
         for one in done:
             number, members = one.call.number, self.members[one.call.number]
             for at, end_s in zip(one.nodes, one.times_s, strict=True):
@@ -249,7 +249,7 @@ class _Loop:
         self._done(node, now_s)
 
     def _member_done(self, node: int, now_s: float) -> None:
-        """A member waited for whoever came last. A receive that came after its message waited for nobody."""
+        """A member waited for the last one to arrive. A receive that came after its message waited for nobody."""
         if self.kind[node] == NodeKind.SEND:
             self.sent.append(self.call[node])
         last = self.last_member[self.call[node]]

@@ -1,4 +1,4 @@
-"""What the simulation of a workload found."""
+"""The result of simulating a workload."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from choreo.workload.execution import COLLECTIVES, ExecutionGraph, NodeKind
 __all__ = ["CommunicationShare", "Leg", "WorkloadSimulation"]
 
 Floats = npt.NDArray[np.float64]
-MOST_RANKS = 64  # of which the JSON form gives the figures one by one
+MOST_RANKS = 64  # the JSON form gives at most this many one by one
 MOST_LEGS = 200
 ROUNDING = 1e-9
 PACKET_SETTINGS = ("mtu_bytes", "buffer_bytes", "lossless", "routing", "control", "recovery", "seed")
@@ -43,7 +43,7 @@ class CommunicationShare:
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """A stretch of the critical path: a node from when it began, or from when what it waited for was done."""
+    """An interval of the critical path: a node from when it began, or from when the node it waited for was done."""
 
     node: int
     rank: int
@@ -57,7 +57,7 @@ class Leg:
 class WorkloadSimulation(Result):
     """One run of a workload on a topology.
 
-    At each rank the time is divided into computing, communication that no computation hides, and idling.
+    At each rank the time is divided into compute, exposed communication, and idle time.
     """
 
     columns: ClassVar[tuple[str, ...]] = (
@@ -77,7 +77,7 @@ class WorkloadSimulation(Result):
     times: Times
     link_bytes: Floats
     link_busy_s: Floats
-    # By rank, the one whose nodes stand for its own; None if each stands for itself.
+    # For each rank, the rank whose nodes stand for its own; None if each stands for itself.
     stands_in: npt.NDArray[np.int64] | None = None
     packet_reports: tuple[PacketReport, ...] = ()  # of the calls that ran together, in order of their end
 
@@ -126,7 +126,7 @@ class WorkloadSimulation(Result):
 
     @cached_property
     def copies(self) -> npt.NDArray[np.int64]:
-        """How many ranks each rank stands for: those that do the same at the same time are kept once."""
+        """How many ranks each rank stands for: ranks that do the same at the same time are kept once."""
         if self.stands_in is None:
             return np.ones(self.ranks, np.int64)
         return np.bincount(self.stands_in, minlength=self.ranks)
@@ -143,12 +143,12 @@ class WorkloadSimulation(Result):
 
     @property
     def communication_s(self) -> float:
-        """How long an average rank had communication in progress, hidden or not."""
+        """How long an average rank had communication in progress, hidden or exposed."""
         return float(self.by_rank["communication_s"].mean())
 
     @property
     def exposed_s(self) -> float:
-        """How long an average rank did nothing but communicate, or wait for others in a collective."""
+        """How long an average rank only communicated, or waited for others in a collective."""
         return float(self.by_rank["exposed_s"].mean())
 
     @property
@@ -170,7 +170,7 @@ class WorkloadSimulation(Result):
 
     @cached_property
     def exposed(self) -> list[CommunicationShare]:
-        """What communication there was, by collective and size of group, the most exposed first."""
+        """Communication by collective and group size, most exposed first."""
         graph, times = self.graph, self.times
         nodes = np.flatnonzero(graph.call >= 0)
         sizes = np.array([len(group) for group in graph.groups] or [0])
@@ -203,7 +203,7 @@ class WorkloadSimulation(Result):
 
     @property
     def packets(self) -> dict[str, Any] | None:
-        """What happened to packets in all, as in the report of one collective; None if flows were simulated."""
+        """Packet statistics of the whole run, as for one collective; None if flows were simulated."""
         if not self.packet_reports:
             return None
         found = dict(self.packet_reports[0].to_dict())
@@ -217,7 +217,7 @@ class WorkloadSimulation(Result):
 
     @cached_property
     def utilisation(self) -> Floats:
-        """The part of each link's capacity that was used."""
+        """The fraction of each link's capacity that was used."""
         most = self.network.links.bandwidth_bytes_per_s * self.time_s
         return np.divide(self.link_bytes, most, out=np.zeros_like(most), where=most > 0)
 
@@ -247,7 +247,7 @@ class WorkloadSimulation(Result):
             legs.append(Leg(node, int(graph.rank[node]), graph.name_of(node), kind, start_s, until_s))
             cause = int(times.cause[node])
             if cause >= 0 and graph.call[cause] == graph.call[node] >= 0:
-                # The call began when that rank came to it: go on with what kept that rank.
+                # The call began when that rank arrived: continue with what delayed that rank.
                 cause = int(times.cause[cause])
             node, until_s = cause, start_s
         return legs[::-1]
@@ -275,7 +275,7 @@ class WorkloadSimulation(Result):
 
     @cached_property
     def exposed_by_node(self) -> Floats:
-        """How long each communication node was what its rank waited for. Of several at once the first is."""
+        """How long each communication node was what its rank waited for; of several at once the first counts."""
         graph, times = self.graph, self.times
         found = np.zeros(len(graph))
         talks = np.flatnonzero(graph.call >= 0)

@@ -1,4 +1,4 @@
-"""Which algorithm runs a collective of some devices: what the user names, what suits the network, or the fastest."""
+"""Which algorithm runs a collective: the one the user names, the one that suits the network, or the fastest."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["RULES", "Rule", "parse_rules"]
 
 # "suggested" takes what suits each dimension, "cheapest" the lowest price, "fastest" the shortest simulation.
 RULES = ("suggested", "cheapest", "fastest", "nccl")
-# What NCCL's algorithms are called here. Others of its own reduce in switches, and are rings where those cannot.
+# Our names of NCCL's algorithms. Its others reduce in switches, and are rings where switches cannot.
 OF_NCCL = {"Ring": "ring", "Tree": "double_binary_tree", "PAT": "pat"}
 
 
@@ -78,7 +78,7 @@ class Rule:
         return made[int(np.argmin(costs))]
 
     def _by_nccl(self, collective: str, devices: tuple[int, ...], size_bytes: float, root: int | None) -> Schedule:
-        """The schedule of the algorithm that NCCL would choose. It has none for those that are sends to everybody."""
+        """The schedule of NCCL's choice; collectives that NCCL implements with sends have none."""
         known = {one.name for one in list_algorithms(collective)}
         if collective not in ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"):
             return build(collective, "direct" if "direct" in known else FLAT[collective], len(devices), root=root)
@@ -92,7 +92,7 @@ class Rule:
         return build(collective, name if name in known else "ring", len(devices), root=root)
 
     def _slowest_link(self, devices: tuple[int, ...]) -> CostModel:
-        """The constants between neighbours of the group: the longest latency, and the least bandwidth."""
+        """The constants between neighbours of the group: the highest latency, and the lowest bandwidth."""
         routes = self.topology.routes(np.array(devices), np.roll(devices, -1))
         latency_s, bandwidth = float(routes.latency_s.max()), float(routes.bandwidth_bytes_per_s.min())
         return CostModel(latency_s, bandwidth, self.gamma_s_per_byte)
@@ -115,7 +115,7 @@ def _buildable(collective: str, ranks: int, root: int | None, names: Sequence[st
 
 
 def _sub_mesh(topology: Topology, devices: tuple[int, ...]) -> Axes | None:
-    """The axes that these devices fill, in their order; None if they are not a block of the topology's mesh."""
+    """The axes that these devices fill, in order; None if they are not a block of the topology's mesh."""
     axes = axes_of(topology)
     if math.prod(axes.sizes) != topology.num_devices:
         return None

@@ -31,7 +31,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def check_order(order: str, at_once: int) -> None:
-    """Refuse an order in which the collectives of a group cannot run."""
+    """Refuse an unknown order of collectives."""
     if order not in ORDERS:
         raise UsageError(f"order must be fifo or lifo, not {order!r:.40}")
     if at_once < 1:
@@ -42,7 +42,7 @@ class Foldable(Protocol):
     """A workload whose ranks can be put into classes."""
 
     def classes(self, stands_in: Ints | None = None) -> Ints:
-        """For each rank the first one that does the same, as far as `stands_in` has not kept them apart."""
+        """For each rank the first one that does the same, unless `stands_in` separates them."""
 
     def fold(self, stands_in: Ints) -> tuple[FoldedGraph, Floats] | None:
         """The graph of these classes and its nodes' durations; None if there are too many classes."""
@@ -64,7 +64,7 @@ class Runner:
     def run_folded(
         self, workload: Foldable, *, fold: bool = True
     ) -> tuple[FoldedGraph, Times, Network | PacketNetwork] | None:
-        """Run a workload with the fewest classes of ranks that are exact; None if that is too many.
+        """Run a workload with the fewest exact classes of ranks; None if there are too many.
 
         Without `fold` each rank is a class.
         """
@@ -77,7 +77,7 @@ class Runner:
         return None
 
     def run(self, folded: FoldedGraph, duration_s: Floats) -> tuple[Times, Network | PacketNetwork]:
-        """Run all nodes. Asymmetry if ranks that one stands for are not done with a call at the same time."""
+        """Run all nodes. Raises Asymmetry if the ranks that one stands for finish a call at different times."""
         calls = Calls(folded, self.devices, self.rule)
         network: Network | PacketNetwork
         if self.packets is None:
@@ -116,7 +116,7 @@ class Calls:
 
     @property
     def messages(self) -> list[Members]:
-        """The members of each message, those that are sent again once."""
+        """The members of each message, repeated ones once."""
         calls = zip(self.folded.members, self.folded.channel, strict=True)
         sent = [members for members, channel in calls if channel < 0]
         return list(dict.fromkeys(map(self._on_devices, sent)))

@@ -74,7 +74,7 @@ def simulate_workload(
     durations = durations_of(graph, get_device(device) if isinstance(device, str) else device, kernels)
     durations = durations * network.slowdown[devices[graph.rank]]
     runner = Runner(network, devices, rule, order == "lifo", at_once, progress, compiled, packets)
-    if fold and packets is None:  # paths that are drawn tell ranks apart
+    if fold and packets is None:  # randomly drawn paths make ranks differ
         folding = Folding(graph, durations)
         with contextlib.suppress(TraceError):  # unfolded, it says which rank waits for which
             found = runner.run_folded(folding)
@@ -87,9 +87,10 @@ def simulate_workload(
 
 
 def replay(graph: ExecutionGraph) -> WorkloadSimulation:
-    """Run a graph with the recorded times of its collectives: what the program did where it was traced.
+    """Replay a graph with the recorded times of its collectives: what the program did when it was traced.
 
-    A member that came early recorded its waiting too, so a collective takes what the one took that waited least.
+    A member that arrived early also recorded its waiting, so the time of a collective is that of the member that waited
+    least.
     """
     graph.order  # noqa: B018 - a circle is refused before anything runs
     recorded = np.full(graph.num_calls, np.inf)

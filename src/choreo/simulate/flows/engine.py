@@ -1,4 +1,4 @@
-"""Drives the simulator's inner loops: feeds them rows, routes and jobs, and takes the columns of results from them."""
+"""Drive the simulator's inner loops: feed them rows, routes and jobs, and collect the columns of results."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Progress = Callable[[int, int], None]
 
-# With no more places than this, finding the chunks that always travel together gains nothing.
+# With no more places than this, finding chunks that always travel together gains nothing.
 FEW_PLACES = 1 << 21
-# A message that is kept takes some 200 bytes.
+# The size of a stored message is about 200 bytes.
 MOST_KEPT = 1 << 23
 # With more places than this, the table that finds them would not fit into memory.
 MOST_PLACES = 1 << 35
 
 
-# Where the list of each message begins, and what is in them all.
+# Where the list of each message begins, and the concatenated lists.
 Lists: TypeAlias = tuple[bytes, bytes]
 
 
@@ -84,7 +84,7 @@ class Core(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Loads:
-    """What a run leaves behind by link and by member: bytes carried, seconds busy, and when each member was done."""
+    """The results of a run by link and by member: bytes carried, seconds busy, and when each member was done."""
 
     link_bytes: Floats
     link_busy_s: Floats
@@ -95,13 +95,13 @@ class Loads:
 class Messages:
     """What happened to every message, as columns.
 
-    `ready_cause`, `start_cause` and `write_cause` say what a message waited for last, to be sent, to start and to be
-    written: 3 m if for message m to be written, 3 m + 1 if for it to be out, 3 m + 2 if for the sender that was busy
-    with it, -1 for nothing (a write: for nothing but its own arrival). `bottleneck` is the link that limited it last.
-    `reduces` says whether it is reduced into what is at its destination, at least in part. Message i crossed
-    links[offsets[route[i]] : offsets[route[i] + 1]], each with its share of the bytes, and would have got out with
-    alone_bytes_per_s[route[i]] if it had had them to itself. `route_send_s` and `route_receive_s` are what a message of
-    each route cost its sender and its receiver.
+    `ready_cause`, `start_cause` and `write_cause` say what a message waited for last before it could be sent, started
+    and written: 3 m if for message m to be written, 3 m + 1 if for it to leave its port, 3 m + 2 if for the sender that
+    was busy with it, -1 for nothing (a write: for nothing but its own arrival). `bottleneck` is the link that limited
+    it last. `reduces` says whether it is reduced at its destination, at least in part. Message i crossed
+    links[offsets[route[i]] : offsets[route[i] + 1]], each with its share of the bytes, and would have been sent at
+    alone_bytes_per_s[route[i]] without contention. `route_send_s` and `route_receive_s` are the costs of a message on
+    each route to its sender and receiver.
     """
 
     job: Ints
@@ -130,15 +130,15 @@ class Messages:
         return len(self.step)
 
     def send_s(self, some: Ints | None = None) -> Floats:
-        """What messages, all or some, cost their senders."""
+        """The cost of messages, all or some, to their senders."""
         return self.route_send_s[self.route if some is None else self.route[some]]
 
     def receive_s(self, some: Ints | None = None) -> Floats:
-        """What messages, all or some, cost their receivers."""
+        """The cost of messages, all or some, to their receivers."""
         return self.route_receive_s[self.route if some is None else self.route[some]]
 
     def alone_s(self, some: Ints | None = None) -> Floats:
-        """How long messages, all or some, would have taken to get out with all of their links to themselves."""
+        """How long messages, all or some, would have taken to send without contention."""
         which = slice(None) if some is None else some
         with np.errstate(over="ignore"):  # a run that takes for ever is refused by its time
             found: Floats = self.bytes[which] / self.alone_bytes_per_s[self.route[which]]
@@ -158,7 +158,7 @@ def run_alone(
     *,
     keep: bool = False,
 ) -> tuple[Loads, Messages | None] | None:
-    """One pass over the steps, as long as no two messages meet; None when they do. Messages are there if kept."""
+    """One pass over the steps, as long as no two messages meet; None if they do. Messages are included if kept."""
     core = make_core(*figures_of(topology), False, None)
     begin_job(core, job, topology, alone=True, keep=keep)
     transfers = 0
@@ -202,13 +202,13 @@ def run_shared(
 
 
 def figures_of(topology: Topology) -> tuple[Floats, Floats]:
-    """Bandwidth and latency of the links as floats; a user may have given whole numbers."""
+    """Bandwidth and latency of the links as floats; a user may have given integers."""
     figures = topology.links.bandwidth_bytes_per_s, topology.links.latency_s
     return np.ascontiguousarray(figures[0], np.float64), np.ascontiguousarray(figures[1], np.float64)
 
 
 def begin_job(core: Core, job: Placed, topology: Topology, *, alone: bool, keep: bool) -> None:
-    """Tell the inner loops of a job, and where its rows cut the vector."""
+    """Tell the inner loops about a job, and where its rows cut the vector."""
     schedule = job.schedule
     members = len(job.node)
     mark = not _takes_every_place(schedule, members)
@@ -228,7 +228,7 @@ def begin_job(core: Core, job: Placed, topology: Topology, *, alone: bool, keep:
 
 
 def _takes_every_place(schedule: Schedule, members: int) -> bool:
-    """Whether to track every chunk of every rank by itself, without first finding those that always travel together.
+    """Whether to track every chunk of every rank separately, without first finding those that always travel together.
 
     Few places are not worth the search; nor are schedules that move single chunks to most places.
     """
@@ -266,7 +266,7 @@ def row_columns(job: Placed, rows: Transfers) -> tuple[Any, ...]:
 
 
 def _ports(topology: Topology, start: Ints, end: Ints, routes: Routes, *, in_order: bool) -> tuple[Ints, Ints]:
-    """How many links of each route take messages in order of steps, and the order in which these come first.
+    """How many links of each route take messages in step order, and the route order in which these come first.
 
     They are the links that leave the first node, and with `in_order` those that enter the last as well.
     """
@@ -288,9 +288,9 @@ def costs_of(topology: Topology, start: Ints, end: Ints) -> list[Floats]:
 
 
 def _costs(topology: Topology, start: Ints, end: Ints, routes: Routes) -> list[Floats]:
-    """What a message costs its sender and its receiver: until it is sent or taken in, and until the next may be.
+    """The cost of a message to its sender and its receiver: until it is sent or received, and until the next may be.
 
-    A slow device takes longer. A switch that adds or copies does so at no cost for what comes or goes by its own links.
+    A slow device takes longer. A switch that adds or copies does so for free on its own links.
     """
     busy_s = np.maximum(routes.overhead_s, routes.gap_s)
     if not busy_s.any():
@@ -342,7 +342,7 @@ def _messages(core: Core, jobs: Sequence[Placed], first_link: Floats | None) -> 
         alone[crosses] = first_link[links[offsets[:-1][crosses]]]
     count = len(found["bytes"])
     job: Ints = np.broadcast_to(0, count)
-    if len(jobs) > 1:  # ranks are counted through from job to job: that tells whose message it was
+    if len(jobs) > 1:  # ranks are numbered across jobs: that tells whose message it was
         ends = np.cumsum([len(job.node) for job in jobs])
         job = np.searchsorted(ends, np.frombuffer(raw["engine"], np.int32), side="right")
     return Messages(

@@ -1,4 +1,4 @@
-"""Links shared max-min fairly by the flows on them: for the simulator's twin, as `core/fair_shares.h` in C."""
+"""Max-min fair sharing of links by flows: for the simulator's twin, as `core/fair_shares.h` in C."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NONE = -1
 
 @dataclass(slots=True, eq=False)
 class Flow:
-    """Bytes on their way over links; `share` is what part of them each link carries."""
+    """Bytes in flight over links; `share` is the fraction of them on each link."""
 
     links: list[int]
     share: list[float]
@@ -63,7 +63,7 @@ class SharedLinks:
             self._touched[link] = None
 
     def share(self, now: float) -> None:
-        """Max-min fair rates for every flow that shares a link, directly or through others, with one that changed."""
+        """Max-min fair rates for every flow that shares a link, directly or through others, with a changed one."""
         links, flows = self._changed()
         self._touched.clear()
         left = {link: self.bandwidth[link] for link in links}
@@ -75,7 +75,7 @@ class SharedLinks:
             rate, link = heapq.heappop(heap)
             if not unsettled[link]:
                 continue
-            # Shares so small that nothing is left of them after rounding stay where they are.
+            # Shares that rounding reduces to nothing stay where they are.
             fair = max(left[link], 0.0) / weight[link] if weight[link] > 0 else 0.0
             if fair > rate * (1 + SAME_RATE):
                 heapq.heappush(heap, (fair, link))

@@ -1,4 +1,4 @@
-"""How long a schedule takes, as far as it matters: a run that is later than some time is given up."""
+"""How long a schedule takes, up to a limit: a run that exceeds it stops early."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["busiest_link_s", "time_within"]
 
 
 def time_within(job: Placed, topology: Topology, until_s: float = math.inf) -> float:
-    """When a job is done, if not later than `until_s`; otherwise a later time before which it is not done.
+    """When a job is done, if by `until_s`; otherwise a lower bound on that time, later than `until_s`.
 
     >>> from choreo import build, get_topology
     >>> from choreo.simulate.jobs import Job, placed
@@ -35,7 +35,7 @@ def time_within(job: Placed, topology: Topology, until_s: float = math.inf) -> f
 
 
 def busiest_link_s(job: Placed, topology: Topology) -> float:
-    """How long the link takes that has most to carry for its bandwidth."""
+    """The time of the link with the most to carry relative to its bandwidth."""
     nodes = topology.num_nodes
     pairs, carried = [], []
     for rows in job.schedule.blocks():
@@ -55,7 +55,7 @@ def busiest_link_s(job: Placed, topology: Topology) -> float:
 
 
 def _alone(job: Placed, topology: Topology, until_s: float) -> float | None:
-    """In one pass over the steps, as long as no two messages meet; None when they do."""
+    """One pass over the steps, as long as no two messages meet; None if they do."""
     core = core_type(None)(*figures_of(topology), False, None)
     begin_job(core, job, topology, alone=True, keep=False)
     time_s = job.start_s
@@ -69,7 +69,7 @@ def _alone(job: Placed, topology: Topology, until_s: float) -> float | None:
 
 
 def _shared(job: Placed, topology: Topology, until_s: float) -> float:
-    """With all messages at once, sharing links."""
+    """All messages at once, sharing links."""
     core = core_type(None)(*figures_of(topology), False, None)
     begin_job(core, job, topology, alone=False, keep=False)
     for rows in job.schedule.blocks():

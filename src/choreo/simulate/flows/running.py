@@ -1,4 +1,4 @@
-"""A shared run that goes on for a while, so that jobs can join it on the way."""
+"""A shared run that advances in parts, so that jobs can join it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class RunningJobs:
-    """Jobs on their way. Members are counted over all jobs, in the order in which they were added.
+    """Jobs in progress. Members are numbered over all jobs, in the order in which they were added.
 
     >>> from choreo import build, get_topology
     >>> from choreo.simulate.jobs import Job, placed
@@ -36,9 +36,9 @@ class RunningJobs:
         self._members = 0
 
     def add(self, job: Placed) -> int:
-        """Let a job join, at its start; returns the number of its first member.
+        """Add a job at its start; returns the number of its first member.
 
-        It may have started before now, as long as it has met nobody since.
+        It may have started in the past, if it has met nobody since.
         """
         first = self._members
         begin_job(self._core, job, self._topology, alone=False, keep=False)
@@ -48,15 +48,15 @@ class RunningJobs:
         return first
 
     def advance(self, until_s: float) -> tuple[float, Ints, Floats]:
-        """Go on until some members are done, or nothing more happens until then.
+        """Advance until some members are done, or to this time.
 
-        Returns when something happens next, and the members that are done, with their times.
+        Returns when something happens next, and the finished members with their times.
         """
         next_s, members, times = self._core.advance(until_s)
         return next_s, np.frombuffer(members, np.int64), np.frombuffer(times, np.float64)
 
     def stop(self, now_s: float) -> tuple[Ints, Floats]:
-        """Stop all messages that are in progress: the receiver of each, and the bytes that are left of it."""
+        """Stop all messages in flight: the receiver of each, and the bytes left."""
         members, left = self._core.stop(now_s)
         return np.frombuffer(members, np.int64), np.frombuffer(left, np.float64)
 

@@ -1,4 +1,4 @@
-"""Which switches of a topology the switches of a schedule are."""
+"""Map the switches of a schedule to switches of a topology."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def switch_nodes(schedule: Schedule, devices: Ints, topology: Topology) -> Ints:
         fitting = [switch for switch in candidates if near[switch].issuperset(must)]
         if not fitting and peers:
             raise RefusedError(_refusal(schedule, number, [peer for peer in peers if peer < ranks], topology))
-        # A switch that exchanges no messages may be anywhere.
+        # A switch without messages may be anywhere.
         chosen = fitting[0] if fitting else 0
         if peers and len(fitting) > 1:
             chosen = min(fitting, key=lambda switch: (len({*wish} - near[switch]), switch in taken))

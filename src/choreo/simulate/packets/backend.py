@@ -1,4 +1,4 @@
-"""Chooses the packet simulator's inner loops: the compiled ones, or their twin in Python where there is no compiler."""
+"""Choose the packet simulator's inner loops: compiled, or the Python twin without a compiler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deadlock: ports that wait for each other in a circle, each paused because the next cannot send."""
+"""Deadlock: ports that wait for each other in a cycle, each paused because the next cannot send."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAMED = 8
 
 
 def cycle_of(waits_for: dict[int, set[int]]) -> list[int]:
-    """A circle of those that wait for one another, the lowest first; [] if there is none.
+    """A cycle of ports that wait for each other, lowest first; [] if there is none.
 
     >>> cycle_of({1: {2}, 2: {4, 3}, 3: {1}})
     [1, 2, 3]

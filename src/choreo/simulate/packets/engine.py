@@ -1,4 +1,4 @@
-"""Drives the packet simulator's inner loops: gives them columns, and makes loads, messages and a report of theirs."""
+"""Drive the packet simulator's inner loops: give them columns, and turn theirs into loads, messages and a report."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Core(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Begun:
-    """A simulation that has not run yet: its inner loops, its messages, their ways forth, and what they cost ranks."""
+    """A simulation that has not run yet: its inner loops, its messages, their paths, and what they cost ranks."""
 
     core: Core
     feed: Feed
@@ -64,7 +64,7 @@ def run_packets(
     progress: Progress | None,
     keep: bool = True,
 ) -> tuple[Loads, Messages | None, PacketReport]:
-    """Send the messages of jobs as packets. Unless they are to be kept, a long schedule is never held whole."""
+    """Send the messages of jobs as packets. Unless messages are kept, a long schedule is never held whole."""
     whole = keep or len(jobs) > 1 or jobs[0].schedule.switches > 0
     begun = begin(jobs, topology, settings, flows_core=flows_core, make_core=make_core, progress=progress, whole=whole)
     core = begun.core
@@ -91,7 +91,7 @@ def begin(
     progress: Progress | None,
     whole: bool,
 ) -> Begun:
-    """Everything but the messages is given to the inner loops; `whole` makes one block of these, and keeps them."""
+    """Give the inner loops everything but the messages; `whole` makes one block of these, and keeps them."""
     feed = feed_all(jobs, topology, flows_core) if whole else feed_by_steps(jobs[0], topology, flows_core)
     if feed.most_bytes / settings.mtu + feed.count >= MOST_PACKETS:
         raise UsageError(
@@ -186,7 +186,7 @@ def _network(topology: Topology, settings: Packets) -> Columns:
 
 
 def _ps_per_byte(topology: Topology) -> Floats:
-    """A link that carries nothing takes no time: no route has it."""
+    """A link that carries nothing takes no time: no route uses it."""
     rate = topology.links.bandwidth_bytes_per_s.astype(np.float64)
     return np.divide(PICO, rate, out=np.zeros(len(rate)), where=rate > 0)
 

@@ -1,4 +1,4 @@
-"""How long a schedule takes by packets, as far as it matters: a run that is later than some time is given up."""
+"""How long a schedule takes with packets, up to a limit: a run that exceeds it stops early."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["packet_time_within"]
 
 
 def packet_time_within(job: Placed, topology: Topology, settings: Packets, until_s: float = math.inf) -> float:
-    """When a job is done, if not later than `until_s`; otherwise a later time before which it is not done.
+    """When a job is done, if by `until_s`; otherwise a lower bound on that time, later than `until_s`.
 
     >>> from choreo import build, get_topology
     >>> from choreo.simulate.jobs import Job, placed

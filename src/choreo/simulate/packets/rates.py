@@ -35,7 +35,7 @@ class Control:
 
 
 class Rates:
-    """The constants, and how rates change by them. Timers are made up for when a rate is asked for."""
+    """The constants, and how rates change by them. Timers are caught up when a rate is asked for."""
 
     def __init__(self, numbers: Sequence[int], figures: Sequence[float]) -> None:
         given = dict(zip(NUMBERS, numbers, strict=True))
@@ -44,7 +44,7 @@ class Rates:
         self.gain, self.additive, self.hyper, self.least_rate = figures[2:]
 
     def slow_down(self, control: Control, now: int) -> None:
-        """Congestion was heard of."""
+        """A congestion notification arrived."""
         self._catch_up(control, now)
         control.target = control.rate
         control.rate *= 1 - control.alpha / 2
@@ -56,7 +56,7 @@ class Rates:
         control.slowed = True
 
     def was_sent(self, control: Control, size: int, now: int) -> None:
-        """A packet goes out: when the next may."""
+        """A packet is sent: when the next one may be."""
         self._catch_up(control, now)
         if not control.slowed:
             return

@@ -1,4 +1,4 @@
-"""What happened to the packets of a run: by port, and in all."""
+"""What happened to the packets of a run: by port, and in total."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_PORTS, MOST_HISTORIES = 4096, 64
 
 @result
 class PortReport(Result):
-    """A port of a switch, by the link it sends into: its longest queue, and what it marked, dropped and waited."""
+    """A port of a switch, by the link it sends into: its longest queue, and its marks, drops and pauses."""
 
     columns: ClassVar[tuple[str, ...]] = (
         "from",
@@ -58,12 +58,12 @@ class PortReport(Result):
 
 @result(eq=False)
 class PacketReport(Result):
-    """Packets in all, and port by port.
+    """Packet statistics in total, and port by port.
 
-    `peak_buffer_bytes` is the most memory that a switch had in use, headroom apart; `peak_headroom_bytes` what came in
-    by one link after it had been told to pause. `retransmissions` are packets sent again. A port's pauses are those it
-    had to keep. What was sent was delivered, dropped, discarded, or is on its way at the end. `queues` has, by link,
-    the most bytes that its port had queued in each part of the time, of `part_s` seconds.
+    `peak_buffer_bytes` is the most memory that a switch had in use, headroom excluded; `peak_headroom_bytes` is what
+    arrived over one link after it was paused. `retransmissions` are packets sent again. A port's pauses are those it
+    had to obey. What was sent was delivered, dropped, discarded, or is in flight at the end. `queues` has, by link, the
+    most bytes that its port had queued in each part of the time, of `part_s` seconds.
     """
 
     columns: ClassVar[tuple[str, ...]] = (
@@ -112,7 +112,7 @@ class PacketReport(Result):
 
     @property
     def mtu_bytes(self) -> int:
-        """The most bytes of a packet."""
+        """The largest packet, in bytes."""
         return self.settings.mtu
 
     @property
@@ -127,22 +127,22 @@ class PacketReport(Result):
 
     @property
     def routing(self) -> str:
-        """How paths are drawn."""
+        """How paths are chosen."""
         return self.settings.routing
 
     @property
     def control(self) -> str:
-        """How senders hear of congestion."""
+        """How senders learn about congestion."""
         return self.settings.control
 
     @property
     def recovery(self) -> str:
-        """How lost packets are sent again."""
+        """How lost packets are retransmitted."""
         return self.settings.sends_again
 
     @property
     def seed(self) -> int:
-        """Of the paths that are drawn, and the packets that are marked."""
+        """Seed of the choice of paths, and of the packets that are marked."""
         return self.settings.seed
 
     @property
@@ -162,7 +162,7 @@ class PacketReport(Result):
 
     @property
     def paused_s(self) -> float:
-        """For how long, all ports together."""
+        """For how long, summed over all ports."""
         return sum(port.paused_s for port in self.ports)
 
     @property
@@ -177,11 +177,11 @@ class PacketReport(Result):
 
     @property
     def peak_headroom_bytes(self) -> int:
-        """The most that came in by any one link after its pause."""
+        """The most that arrived over any one link after its pause."""
         return int(self.peak_headroom_bytes_by_link.max(initial=0))
 
     def to_dict(self, *, details: bool = False) -> dict[str, Any]:
-        """The figures in all; with `details` also by port, and the longest queues over time."""
+        """The totals; with `details` also by port, and the longest queues over time."""
         found = super().to_dict()
         if not details:
             return found
@@ -198,7 +198,7 @@ class PacketReport(Result):
         }
 
     def summary(self) -> str:
-        """What was sent, and how full it got."""
+        """What was sent, and how full the buffers got."""
         return (
             f"{counted(self.packets, 'packet')} of at most {format_bytes(self.mtu_bytes)}, longest queue "
             f"{format_bytes(self.peak_queue_bytes)}, {counted(self.pauses, 'pause')}, {counted(self.marks, 'mark')}, "

@@ -1,7 +1,7 @@
-"""The ways of packets: every hop of a route, and the hops that may follow it.
+"""The paths of packets: every hop of a route, and the hops that may follow it.
 
-A topology spreads a message over links; those that leave one node are the ways a packet may take there. With ECMP each
-connection draws one of them at every node, once, by a hash.
+A topology spreads a message over links; the links that leave one node are the choices of a packet there. With ECMP each
+connection chooses one of them at every node, once, by a hash.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _draws(share: Floats, begins: Ints, sizes: Ints) -> Ints:
 
 
 def _one_path(every: Hops, topology: Topology, flow: Ints, seed: int) -> Hops:
-    """One way through each route."""
+    """One path through each route."""
     at, ways = every.offsets[:-1].copy(), every.ways.copy()
     going = np.flatnonzero(ways > 0)
     columns: list[tuple[Ints, Ints]] = []

@@ -1,4 +1,4 @@
-"""How packets are sent, queued, marked, dropped and sent again."""
+"""How packets are sent, queued, marked, dropped and retransmitted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from choreo.units import format_bytes, size_of, time_of
 
 __all__ = ["NUMBERS", "Dcqcn", "Packets"]
 
-# The whole numbers that the inner loops are told, in their order; `core/setup.h` has the same.
+# The integers that the inner loops get, in order; `core/setup.h` has the same.
 NUMBERS = (
     "nodes",
     "mtu",
@@ -72,14 +72,14 @@ class Dcqcn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packets:
-    """A network of packets.
+    """A packet network.
 
-    Each switch has `buffer_bytes` of memory for all of its ports; one of them may take `threshold` times what is free.
-    A `lossless` network pauses what comes in when that is used up, others drop it. `routing` keeps each pair of ranks
-    to one path by a hash ("ecmp") or draws a path for every packet ("spray"); `seed` is of both. What is dropped is
-    sent again by `recovery`: "go_back_n", or "selective_repeat", which is the default with spraying. `acknowledge` has
-    the receiver answer every packet, by default where packets can be dropped; a connection then has at most
-    `window_bytes` without an answer, by default twice what its path holds.
+    Each switch has `buffer_bytes` of memory for all of its ports; one port may use `threshold` times what is free. A
+    `lossless` network pauses senders when that is used up, others drop packets. `routing` keeps each pair of ranks on
+    one path by a hash ("ecmp") or chooses a path for every packet ("spray"); `seed` seeds both. Lost packets are
+    recovered by `recovery`: "go_back_n", or "selective_repeat", which is the default with spraying. With `acknowledge`
+    the receiver acknowledges every packet, by default if packets can be dropped; a connection then has at most
+    `window_bytes` unacknowledged, by default twice what its path holds.
 
     >>> Packets(buffer_bytes="1MiB", lossless=False).sends_again
     'go_back_n'
@@ -136,7 +136,7 @@ class Packets:
 
     @property
     def mtu(self) -> int:
-        """The most bytes of a packet."""
+        """The largest packet, in bytes."""
         return int(size_of(self.mtu_bytes, "mtu_bytes"))
 
     @property
@@ -146,12 +146,12 @@ class Packets:
 
     @property
     def acknowledges(self) -> bool:
-        """Whether the receiver answers every packet."""
+        """Whether the receiver acknowledges every packet."""
         return not self.lossless if self.acknowledge is None else self.acknowledge
 
     @property
     def sends_again(self) -> str:
-        """How lost packets are sent again; "" where none are lost."""
+        """How lost packets are retransmitted; "" if none are lost."""
         if self.lossless:
             return ""
         return self.recovery or ("selective_repeat" if self.routing == "spray" else "go_back_n")

@@ -1,4 +1,4 @@
-"""The network under a workload: calls begin at any time, and those that share a link slow each other down."""
+"""The network below a workload: calls begin at any time, and calls that share a link slow each other down."""
 
 from choreo.simulate.execution.network.network import Network
 from choreo.simulate.execution.network.packet_network import PacketNetwork

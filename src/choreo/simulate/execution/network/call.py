@@ -1,4 +1,4 @@
-"""A call: a collective or a message, on its devices. Ranks that do the same make it at once."""
+"""A call: a collective or a message on its devices, possibly by several groups that do the same at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=False, eq=False)
 class Members:
-    """The devices of a call, a row for each of the groups that make it at once; of a message the sender's is first.
+    """The devices of a call, one row for each group that makes it; for a message the sender's is first.
 
     `node` says which of the call's nodes stands for each member. Ranks that do the same share a node.
     """
@@ -49,7 +49,7 @@ class Call:
 
 
 class Asymmetry(Exception):  # noqa: N818 - caught by whoever folds: not an error, but what to keep apart
-    """Devices whose ranks are of one class and differ, and a label for each."""
+    """Devices whose ranks were in one class but differ, and a label for each."""
 
     def __init__(self, devices: Ints, labels: Ints) -> None:
         super().__init__("ranks that were folded into one differ")

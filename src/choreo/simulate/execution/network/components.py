@@ -1,9 +1,9 @@
 """Groups of a folded call that never meet, and look the same to the network: one of them is simulated for all.
 
-Groups that run together are joined by the links and devices that they share. Two such components are the same if
-a renaming of devices and links takes one to the other: each message has links of the same bandwidth, with the same
-share, and the same latency. The renaming tried is the one that keeps the order of groups; if it does not work, both
-are simulated.
+Groups that run at the same time are connected by the links and devices that they share. Two such components are the
+same if a renaming of devices and links maps one to the other: each message has links of the same bandwidth, with the
+same share, and the same latency. Only the renaming that keeps the order of groups is tried; if it fails, both are
+simulated.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """Groups that meet: for each call its rows; and those that are the same, with their links in the same order."""
+    """Connected groups: the rows of each call; and the identical components, with their links in the same order."""
 
     rows: tuple[Ints, ...]
     links: Ints
@@ -44,16 +44,16 @@ class Ways:
 
 
 class Components:
-    """Finds the components of calls that run together; what was found once is kept."""
+    """Finds the components of calls that run at the same time; results are cached."""
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
         self._ways: dict[tuple[int, int], Ways] = {}
         self._found: dict[tuple[tuple[int, int], ...], list[Component]] = {}
-        self._kept: list[Call] = []  # so that nobody else gets the id of a schedule or of members
+        self._kept: list[Call] = []  # keeps the ids of schedules and members from being reused
 
     def of(self, calls: Sequence[Call]) -> list[Component]:
-        """The components of these calls, those that are the same once."""
+        """The components of these calls, one for each set of identical ones."""
         links = len(self._topology.links.src)
         if all(len(call.members.devices) == 1 for call in calls) or any(call.schedule.switches for call in calls):
             everything = np.arange(links)
@@ -70,7 +70,7 @@ class Components:
 
 
 def components_of(links: int, ways: Sequence[Ways]) -> list[Component]:
-    """The components of calls that run together, those that are the same once."""
+    """The components of calls that run at the same time, one for each set of identical ones."""
     first = np.cumsum([0, *(one.groups for one in ways)])
     part = np.concatenate([one.group + start for one, start in zip(ways, first, strict=False)])
     label = _joined(part, np.concatenate([one.link for one in ways]), int(first[-1]))
@@ -86,7 +86,7 @@ def components_of(links: int, ways: Sequence[Ways]) -> list[Component]:
     for parts, here, there in zip(np.split(parts_by_label, starts[1:]), edges[:-1], edges[1:], strict=True):
         calls = np.searchsorted(call_of[parts], np.arange(len(ways) + 1))
         rows = tuple(parts[calls[call] : calls[call + 1]] - first[call] for call in range(len(ways)))
-        # A renaming takes each link to the one at whose place the other first meets it.
+        # The renaming maps each link to the one at the position where the other first occurs.
         alike = calls.tobytes(), (seen_at[here:there] - here).tobytes(), figures[here:there].tobytes()
         found.setdefault(alike, []).append((rows, link[here:there]))
     made = []
@@ -99,7 +99,7 @@ def components_of(links: int, ways: Sequence[Ways]) -> list[Component]:
 
 
 def _first_places(values: Ints) -> Ints:
-    """For each value the place where it is first.
+    """For each value the position of its first occurrence.
 
     >>> _first_places(np.array([7, 3, 7])).tolist()
     [0, 1, 0]
@@ -135,7 +135,7 @@ def _pairs(schedule: Schedule) -> tuple[Ints, Ints]:
 
 
 def _joined(part: Ints, link: Ints, parts: int) -> Ints:
-    """For each part the first one that it meets, directly or through others."""
+    """For each part the first one that it is connected to, directly or through others."""
     label = np.arange(parts)
     while True:
         least = np.full(int(link.max(initial=0)) + 1, parts)

@@ -1,7 +1,7 @@
-"""Links that carry the same of every message of a folded graph, so that one of them stands for all.
+"""Links that carry the same part of every message of a folded graph: one of them stands for all.
 
-Flows and links are told apart by what they meet, until nothing changes. If then all flows of each call look the same,
-they share their links in the same way, and so have the same rate: max-min shares are unique.
+Flows and links are distinguished by what they meet, until nothing changes. If all flows of each call then look the
+same, they share their links in the same way, and so have the same rate: max-min shares are unique.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def link_classes(topology: Topology, messages: Sequence[Members]) -> Ints:
-    """For each link the first one of its class. Asymmetry if the flows of a call differ."""
+    """For each link the first one of its class. Raises Asymmetry if the flows of a call differ."""
     links = len(topology.links.src)
     if all(len(one.devices) == 1 for one in messages):
         return np.arange(links)

@@ -1,7 +1,7 @@
 """Messages on links that only messages use: each is a flow, and rates are recomputed when one begins or ends.
 
-A flow has no history but the bytes that are left. So it can be handed over in the middle, to be simulated together with
-a collective that comes to its links.
+A flow has no state but the bytes that are left. So it can be handed over half-way, to be simulated together with a
+collective that reaches its links.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How a message travels: classes of links, the part of it on a link of each, and the latency.
+    """How a message travels: classes of links, the fraction of it on a link of each class, and the latency.
 
-    `mask` has the links of all its groups, as the bits of a number.
+    `mask` is a bit mask of the links of all its groups.
     """
 
     links: list[int]
@@ -36,7 +36,7 @@ class _Way:
 
 
 class MessageFlows:
-    """The messages in progress; one flow stands for those of all groups that send at once."""
+    """The messages in flight; one flow stands for those of all groups that send at the same time."""
 
     def __init__(self, topology: Topology, messages: Sequence[Members] = ()) -> None:
         self._topology = topology
@@ -46,14 +46,14 @@ class MessageFlows:
         self._flows: dict[int, tuple[Call, Flow]] = {}
         self._announced: dict[int, float] = {}  # the end of each flow, as last announced
         costs = topology.links.overhead_s, topology.links.gap_s
-        self.possible = not any(cost.any() for cost in costs)  # what a message costs its ranks is not in flows
+        self.possible = not any(cost.any() for cost in costs)  # flows do not include what a message costs its ranks
 
     def links_of(self, call: Call) -> int:
-        """The links of a message, as the bits of a number."""
+        """The links of a message, as a bit mask."""
         return self._way(call).mask
 
     def begin(self, calls: Iterable[Call], ended: Iterable[int], now_s: float) -> list[tuple[Call, Floats]]:
-        """Some messages end and others begin; returns when these, and those they affect, are out and arrived."""
+        """Some messages end and others begin; returns when these, and those they affect, are sent and arrive."""
         changed = []
         for number in ended:
             found = self._flows.pop(number, None)
@@ -83,7 +83,7 @@ class MessageFlows:
                 break
             for number in met:
                 call, flow = self._flows.pop(number)
-                self._announced.pop(number, None)  # one that was adopted in this moment is not announced yet
+                self._announced.pop(number, None)  # one that was adopted at this moment is not announced yet
                 left = max(0.0, flow.remaining - flow.rate * (now_s - flow.since))
                 flow.finish = now_s
                 self._wires.remove(flow)
@@ -94,16 +94,16 @@ class MessageFlows:
         return taken, links
 
     def adopt(self, calls: Sequence[tuple[Call, float]], now_s: float) -> None:
-        """Take over messages that are in progress, each with the bytes that are left of it."""
+        """Take over messages in flight, each with the bytes that are left of it."""
         for call, left in calls:
             flow = self._flow(call, left, now_s)
             self._flows[call.number] = call, flow
             self._wires.add(flow)
             for link, share in zip(flow.links, flow.share, strict=True):
-                self._wires.bytes[link] -= left * share  # whoever had it has counted them
+                self._wires.bytes[link] -= left * share  # already counted by the previous owner
 
     def latency_of(self, call: Call) -> float:
-        """How long a message takes from when it is out until it arrives."""
+        """The time from when a message is sent completely until it arrives."""
         return self._way(call).latency_s
 
     def _flow(self, call: Call, size_bytes: float, now_s: float) -> Flow:
@@ -128,7 +128,7 @@ class MessageFlows:
             ends = call.members.devices
             routes = self._topology.routes(ends[:, 0], ends[:, 1])
             load = np.bincount(routes.links, routes.share, minlength=len(self._class))
-            own = routes.links[: routes.offsets[1]]  # of the first group, which stands for all
+            own = routes.links[: routes.offsets[1]]  # the first group, which stands for all
             classes, first = np.unique(self._class[own], return_index=True)
             mask = 0
             for link in routes.links.tolist():

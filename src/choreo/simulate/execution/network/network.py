@@ -1,8 +1,8 @@
-"""The network under a workload: calls begin at any time, and those that share a link slow each other down.
+"""The network below a workload: calls begin at any time, and calls that share a link slow each other down.
 
-Calls whose links nobody else uses take the time they take alone, which is worked out once. Calls that meet run in one
-simulation, which others join. Messages that meet no collective are flows, which need no history. So when only messages
-are left of those that met, they are flows again.
+Calls whose links nobody else uses take their time alone, which is computed once. Calls that meet run in one simulation,
+which others join. Messages that meet no collective are flows, which need no history. So when only messages are left in
+a simulation, they become flows again.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from choreo.topology import Topology
 __all__ = ["Ends", "Network"]
 
 Floats = npt.NDArray[np.float64]
-# Calls, and when their nodes will be done if nothing else begins; None where that is not known yet.
+# Calls, and when their nodes will be done if nothing else begins; None if that is not known yet.
 Ends = list[tuple[Call, Floats | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Lone:
-    """A call that meets nobody: its links, as the bits of a number, and when it ends."""
+    """A call that meets no other: its links as a bit mask, and when it ends."""
 
     call: Call
     start_s: float
@@ -39,9 +39,9 @@ class _Lone:
 
 
 class Network:
-    """Follows calls on a topology; `link_bytes` and `link_busy_s` grow as calls are done.
+    """Follows calls on a topology; `link_bytes` and `link_busy_s` grow as calls finish.
 
-    `messages` are the members of those that will be sent.
+    `messages` are the members of the messages that will be sent.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Network:
         self.link_bytes, self.link_busy_s = np.zeros(links), np.zeros(links)
         self.reports: list[PacketReport] = []
         flows = MessageFlows(topology, messages)
-        self.flows = flows if flows.possible else None  # None where messages cost their ranks something
+        self.flows = flows if flows.possible else None  # None if messages cost their ranks something
         self._topology, self._gamma_s_per_byte, self._compiled = topology, gamma_s_per_byte, compiled
         self._runs = Runs(topology, gamma_s_per_byte, compiled, None)
         self._lone: list[_Lone] = []
@@ -63,9 +63,9 @@ class Network:
         self._shared_links = 0
 
     def begin(self, calls: Sequence[Call], now_s: float, sent: Sequence[int] = ()) -> Ends:
-        """Start calls at one moment; returns those whose ends are now known, or no longer.
+        """Start calls at one moment; returns those whose ends are now known, or no longer known.
 
-        `sent` are the messages that are out since the last moment.
+        `sent` are the messages that were sent since the last moment.
         """
         changed = self._leave(now_s)
         if self.flows is None:
@@ -82,7 +82,7 @@ class Network:
         return changed + (self._begin_calls([*others, *met], now_s) if others or met else [])
 
     def advance(self, until_s: float) -> list[Done]:
-        """Follow the calls that share links until some node of theirs is done, but no further than this."""
+        """Follow the calls that share links until one of their nodes is done, but no further than this."""
         return [] if self._shared is None else self._shared.advance(until_s)
 
     def finish(self) -> None:
@@ -93,14 +93,14 @@ class Network:
 
     @property
     def _busy(self) -> int:
-        """The links of all calls but messages that flow."""
+        """The links of all calls except messages that are flows."""
         links = self._shared_links
         for one in self._lone:
             links |= one.links
         return links
 
     def _begin_calls(self, calls: Sequence[Call], now_s: float) -> Ends:
-        """Start calls that are followed as schedules: alone, or with those they meet."""
+        """Start calls that run as schedules: alone, or with those they meet."""
         links = [self._links_of(call) for call in calls]
         once, twice = self._shared_links, 0
         for mask in (*(one.links for one in self._lone), *links):
@@ -131,7 +131,7 @@ class Network:
         return changed
 
     def _leave(self, now_s: float) -> Ends:
-        """Forget calls that are done. When only messages are left of those that share links, they flow again."""
+        """Forget finished calls. When only messages are left of those that share links, they become flows again."""
         if any(one.end_s <= now_s for one in self._lone):
             for one in self._lone:
                 if one.end_s <= now_s:
@@ -159,7 +159,7 @@ class Network:
             self._shared_links |= self._links_of(call)
 
     def _links_of(self, call: Call) -> int:
-        """The links of a call, as the bits of a number."""
+        """The links of a call, as a bit mask."""
         if call.is_message and self.flows is not None:
             return self.flows.links_of(call) if call.size_bytes > 0 else 0
         return self._runs.alone(call).links

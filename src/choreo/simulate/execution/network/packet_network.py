@@ -1,8 +1,8 @@
-"""A network whose packets are followed.
+"""A network that follows every packet.
 
-Packets meet in the memory of switches, too, and their acknowledgements come back over other links. So all calls that
-are in progress at once are simulated together, from their first start. That does not change what happened before the
-newest began, so members that are done stay done.
+Packets also meet in the memory of switches, and their acknowledgements return over other links. So all calls in
+progress are simulated together, from their first start. That does not change what happened before the newest began, so
+finished members stay finished.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["PacketNetwork"]
 
 
 class PacketNetwork:
-    """Follows the packets of calls on a topology; `link_bytes` and `link_busy_s` grow as calls are done."""
+    """Follows the packets of calls on a topology; `link_bytes` and `link_busy_s` grow as calls finish."""
 
     def __init__(
         self, topology: Topology, packets: Packets, gamma_s_per_byte: float = 0.0, compiled: bool | None = None
@@ -59,7 +59,7 @@ class PacketNetwork:
         return alone + [(call, first_s + finish_s) for (call, _), finish_s in ends]
 
     def advance(self, until_s: float) -> list[Done]:
-        """Nothing: all ends are known."""
+        """Do nothing: all ends are known."""
         return []
 
     def finish(self) -> None:

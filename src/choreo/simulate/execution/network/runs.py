@@ -1,4 +1,4 @@
-"""Calls that are simulated from their start to their end, all together."""
+"""Calls that are simulated together, from start to end."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ __all__ = ["Carried", "Run", "Runs", "by_node"]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-# Members whose ends differ by less than this part of their time differ by rounding.
+# Ends that differ by less than this fraction of the time differ by rounding.
 SAME_END = 1e-9
-# A schedule with more rows makes them each time.
+# A schedule with more rows generates them each time.
 MOST_HELD = 1 << 16
 
 
@@ -38,11 +38,11 @@ class Carried:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """When each node of each call is done, what the links carried, and of packets what happened to them."""
+    """When each node of each call is done, what the links carried, and for packets what happened to them."""
 
     finish_s: list[Floats]
     carried: Carried
-    links: int  # that carried something, as the bits of a number
+    links: int  # the links that carried something, as a bit mask
     report: PacketReport | None
 
     def end_s(self, start_s: float) -> float:
@@ -51,7 +51,7 @@ class Run:
 
 
 class Runs:
-    """Simulates calls on a topology; what was found once is kept."""
+    """Simulates calls on a topology; results are cached."""
 
     def __init__(
         self, topology: Topology, gamma_s_per_byte: float, compiled: bool | None, packets: Packets | None
@@ -61,14 +61,14 @@ class Runs:
         self.components = Components(topology)
         self._found: dict[tuple[tuple[int, float, int, int], ...], Run] = {}
         self._held: dict[int, Schedule] = {}
-        self._kept: list[Call] = []  # so that nobody else gets the id of a schedule or of members
+        self._kept: list[Call] = []  # keeps the ids of schedules and members from being reused
 
     def alone(self, call: Call) -> Run:
-        """What a call does by itself, from 0 s on."""
+        """A call by itself, starting at 0 s."""
         return self.together([(call, 0.0)])
 
     def together(self, calls: Sequence[tuple[Call, float]]) -> Run:
-        """Run calls, each with its start, which is taken in whole picoseconds; layers repeat what others did."""
+        """Run calls, each with its start in whole picoseconds; repeated layers come from the cache."""
         starts = [round(start_s * 1e12) for _, start_s in calls]
         key = tuple(
             (id(call.schedule), call.size_bytes, id(call.members), start)
@@ -80,7 +80,7 @@ class Runs:
         return self._found[key]
 
     def _run(self, calls: Sequence[tuple[Call, float]]) -> Run:
-        """Of the calls' groups that do not meet, those that look the same are run once."""
+        """Of the calls' groups that do not meet, identical ones are run once."""
         links = len(self._topology.links.src)
         finish_s = [np.empty(call.members.devices.shape) for call, _ in calls]
         carried, busy_s, report = np.zeros(links), np.zeros(links), None
@@ -115,7 +115,7 @@ class Runs:
         return Run(finishes, Carried(used, carried[used], busy_s[used]), bits, report)
 
     def _with_rows(self, schedule: Schedule) -> Schedule:
-        """The schedule with its rows made once, unless there are many: it runs again whenever a call joins it."""
+        """The schedule with its rows generated once, unless there are many: it runs again whenever a call joins."""
         key = id(schedule)
         if key not in self._held:
             rows, blocks = 0, []
@@ -135,7 +135,7 @@ def _held(schedule: Schedule, rows: Transfers) -> Schedule:
 
 
 def by_node(members: Members, finish_s: Floats, start_s: float) -> Floats:
-    """When each node of a call is done: all the members that it stands for are, at the same time."""
+    """When each node of a call is done; all members that it stands for must be done at the same time."""
     node = members.node.ravel()
     found: Floats = finish_s[members.first]
     if len(found) == len(finish_s):

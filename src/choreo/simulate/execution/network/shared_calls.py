@@ -1,7 +1,7 @@
-"""Calls that share links: one simulation, which others join on the way.
+"""Calls that share links: one simulation, which others join.
 
-Nothing is simulated twice. A call that was alone so far joins from its start on, which is exact because it has met
-nobody since. Only if a call of a new kind shows that groups which one stood for meet after all, all begins again.
+Nothing is simulated twice. A call that was alone so far joins from its start, which is exact because it has met nobody
+since. Everything starts over only if a new kind of call shows that groups represented by one do meet.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ __all__ = ["Done", "SharedCalls"]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-# Moments closer together than this part of the time are one: they differ by rounding.
+# Moments closer together than this fraction of the time are the same: they differ by rounding.
 SAME_MOMENT = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Nodes of a call that are done, counted in the call, with their times; and when all of it is, if it is."""
+    """Nodes of a call that are done, by number in the call, with their times; and when all of it is, if it is."""
 
     call: Call
     nodes: list[int]
@@ -51,13 +51,13 @@ class SharedCalls:
         self._first: list[Call] = []  # of each kind
         self._layout: list[Component] = []
         self._rows: list[Ints] = []  # by kind: the groups that stand for all
-        self._places: list[Ints] = []  # and for each group, which of those stands for it
+        self._places: list[Ints] = []  # and for each group, which of those represents it
         self.in_progress: dict[int, Call] = {}
         self._next_s: float
         self._begin_again()
 
     def join(self, calls: Iterable[tuple[Call, float]]) -> None:
-        """Let calls join, each from its start on."""
+        """Add calls, each from its start."""
         new = list(calls)
         fresh = [call for call, _ in new if self._add_kind(call)]
         before = self._rows
@@ -75,7 +75,7 @@ class SharedCalls:
             self._begin_again()
 
     def advance(self, until_s: float) -> list[Done]:
-        """Go on until somebody is done, but no further than this."""
+        """Advance until some node is done, but no further than this."""
         limit_s = until_s + abs(until_s) * SAME_MOMENT
         while self._next_s <= limit_s and self._next_s < float("inf"):
             self._next_s, members, times = self._jobs.advance(until_s)
@@ -85,7 +85,7 @@ class SharedCalls:
         return []
 
     def stop(self, now_s: float) -> tuple[list[tuple[Call, float]], list[tuple[Call, float]]]:
-        """Stop when only messages are left: those in progress, with the bytes left, and those out, since when."""
+        """Stop when only messages are left: those in flight with the bytes left, and those sent, with the time."""
         receivers, left = self._jobs.stop(now_s)
         left_of = dict(zip(receivers.tolist(), left.tolist(), strict=True))
         going, out = [], []
@@ -135,7 +135,7 @@ class SharedCalls:
         return placed(job, self._topology, self._gamma_s_per_byte)
 
     def _place(self, kind: int) -> Ints:
-        """For each group of a kind of call, the one that stands for it, by its place among those."""
+        """For each group of a kind of call, the index of the group that represents it."""
         found, before = np.empty(len(self._first[kind].members.devices), np.int64), 0
         for component in self._layout:
             count = len(component.rows[kind])
@@ -152,7 +152,7 @@ class SharedCalls:
             mine = numbers == number
             nodes, end_s = run.note(members[mine] - run.first, times[mine])
             if run.call.number not in self.in_progress:
-                continue  # that was told before all began again
+                continue  # already reported before everything started over
             if end_s is not None:
                 del self.in_progress[run.call.number]
             if nodes or end_s is not None:
@@ -172,7 +172,7 @@ class _Running:
         self.finish_s = np.empty(self._left)
 
     def note(self, members: Ints, times: Floats) -> tuple[list[int], float | None]:
-        """Members are done: the nodes that are, and when the call is, if it is."""
+        """Members are done: returns the finished nodes, and when the call finished, if it has."""
         self.finish_s[members] = times
         self._left -= len(members)
         nodes = np.flatnonzero(np.isin(self.member, members)).tolist()

@@ -1,5 +1,5 @@
-"""The simulator's inner loops in Python: what the compiled core does, slowly and in the open.
+"""The simulator's inner loops in Python: what the compiled core does, slow and readable.
 
-It runs where there is no compiler, and the tests hold the compiled loops to it. There is no alone pass here: everything
-is simulated with links shared, which comes to the same.
+It is the fallback without a compiler, and the oracle for the compiled loops in the tests. There is no pass without
+contention here: everything is simulated with shared links, which gives the same result.
 """

@@ -1,4 +1,4 @@
-"""What happens, moment by moment, and what is left behind."""
+"""The event loop, and its results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Core"]
 
 SAME_MOMENT = 1e-12
 BY_WRITE, BY_OUT, BY_SENDER = 0, 1, 2
-# After this much work `progress` is called. An action is one unit of work, a moment a few.
+# `progress` is called after this much work. An action is one unit of work, a moment a few.
 LONG_WORK, WORK_OF_MOMENT = 4096, 16
 
 
@@ -31,9 +31,9 @@ class Core(Gathering):
         assert self.written == len(self.all_messages)
 
     def advance(self, until: float) -> tuple[float, bytes, bytes]:
-        """Go on until some ranks are done, or nothing more happens until then.
+        """Advance until some ranks are done, or to this time.
 
-        Returns when something happens next, and the ranks that are done, counted over all jobs, with their times.
+        Returns when something happens next, and the finished ranks, numbered over all jobs, with their times.
         """
         self._begin_gathered()
         limit = until + abs(until) * SAME_MOMENT
@@ -44,7 +44,7 @@ class Core(Gathering):
         return self._next_time(), np.array(ranks, np.int64).tobytes(), times.tobytes()
 
     def stop(self, now: float) -> tuple[bytes, bytes]:
-        """Stop all flows: the receiving rank of each, counted over all jobs, and the bytes that are left of it."""
+        """Stop all flows: the receiving rank of each, numbered over all jobs, and the bytes left."""
         ranks = np.array([message.engine for message, _ in self.flows.values()], np.int64)
         left = [max(0.0, flow.remaining - flow.rate * (now - flow.since)) for flow in self.flows]
         for flow in self.flows:
@@ -144,7 +144,7 @@ class Core(Gathering):
     def _sent(self, message: Message, time: float) -> None:
         number = self._sender_of(message)
         free_at = self.senders[number].free_at
-        if free_at > time:  # a message may be sent before the next one may be taken up
+        if free_at > time:  # a message may be sent before the next one may be prepared
             self._later(free_at, message.number, lambda _: self._free(number))
         else:
             self._free(number)
@@ -259,7 +259,7 @@ class Core(Gathering):
         else:
             self._later(time, message.number, lambda at: self._start_flow(message, hop + 1, at))
 
-    # What is left behind.
+    # Results.
 
     def links(self) -> tuple[bytes, bytes]:
         """Bytes and busy seconds of each link."""
@@ -303,7 +303,7 @@ def _in_order(message: Message) -> tuple[int, int, bool, int]:
 
 
 def _first_waiting(engine: Engine, key: Callable[[Message], tuple[int, ...]]) -> Message | None:
-    """The message that an idle rank takes up."""
+    """The message that an idle rank takes next."""
     if engine.busy or not engine.waiting:
         return None
     message = min(engine.waiting, key=key)

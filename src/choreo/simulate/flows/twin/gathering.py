@@ -1,4 +1,4 @@
-"""The rows of a schedule become messages, and what each of them waits for."""
+"""Turn the rows of a schedule into messages, and find what each of them waits for."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Gathering:
             self.route_of[one] = Route(len(self.route_of), int(leaving[at]), *crossing, *figures)
 
     def alone(self, *columns: npt.NDArray[np.generic]) -> bool:
-        """Nothing is done alone here."""
+        """Nothing is simulated alone here."""
         return False
 
     def gather(self, *columns: npt.NDArray[np.generic]) -> None:

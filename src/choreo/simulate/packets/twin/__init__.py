@@ -1,5 +1,5 @@
-"""The packet simulator's inner loops in Python: what the compiled core does, slowly and in the open, bit for bit.
+"""The packet simulator's inner loops in Python: what the compiled core does, slow and readable, bit for bit.
 
-It runs where there is no compiler, and the tests hold the compiled loops to it. `core/module.c` has the model in short.
-The files here have the names and the order of those in `core`.
+It is the fallback without a compiler, and the oracle for the compiled loops in the tests. `core/module.c` summarizes
+the model. The files here have the names and the order of those in `core`.
 """

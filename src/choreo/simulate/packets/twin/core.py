@@ -1,4 +1,4 @@
-"""The loop over events, and what it leaves behind."""
+"""The event loop, and its results."""
 
 from __future__ import annotations
 
