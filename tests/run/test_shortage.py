@@ -19,9 +19,11 @@ from choreo.algorithms import _registry, list_algorithms
 from choreo.errors import ChoreoError, PeerFailure, UsageError
 from choreo.run import communicator
 from choreo.run.communicator import Communicator
+from choreo.run.connect import _Connecting
 from choreo.run.execute import choice
 from choreo.run.execute.backend import executor
 from choreo.run.execute.constants import default_constants
+from choreo.run.messages.point_to_point import PointToPoint
 from choreo.run.recover import shrink
 from tests.helpers.network.hosts import NetworkJob, hosts, why_no_hosts
 from tests.helpers.ranks.faults import Ended, Job, Pipe, eventually, names_held
@@ -94,6 +96,41 @@ def test_few_descriptors_between_hosts_are_reported_to_every_rank() -> None:
     """The others do not wait for a rank that cannot accept them."""
     with hosts(2) as made, NetworkJob(made, [0, 0, 1], tries_groups, (0, 4, 6, 9, 12, 15, 30)) as job:
         check_told(job.ended())
+
+
+def fails_to_mesh(comm: Communicator, _: Pipe, steps: Sequence[tuple[type, str]]) -> list[str]:
+    """Rank 1 fails along its second axis, on which it is alone, at each of these steps; nothing may be left of it."""
+    told, before = [], open_descriptors()
+    for owner, step in steps:
+        real = getattr(owner, step)
+
+        def short(self: Any, *args: Any, real: Callable[..., Any] = real, **options: Any) -> Any:
+            of = args[0] if isinstance(self, PointToPoint) else self
+            if getattr(of, "_world_size", None) == 1 or getattr(of, "world_size", None) == 1:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return real(self, *args, **options)
+
+        with pytest.MonkeyPatch().context() as patch, pytest.raises(ChoreoError) as caught:
+            if comm.rank == 1:
+                patch.setattr(owner, step, short)
+            comm.mesh((3, 1), names=("a", "b"))
+        told.append(str(caught.value))
+        del caught
+        assert eventually(lambda: open_descriptors() == before), (step, told)
+        assert (comm.all_reduce(np.ones(2)) == comm.world_size).all()
+    return told
+
+
+def test_an_axis_that_cannot_be_made_is_reported_to_the_ranks_of_all_axes() -> None:
+    """Nobody waits for the deadline of a rank that is not on their own axis."""
+    steps = [(_Connecting, name) for name in ("introduce", "open", "accept", "finish")] + [(PointToPoint, "__init__")]
+    with Job(3, fails_to_mesh, steps) as job:
+        ended = job.ended()
+    assert not [one for one in ended if one.error], ended
+    for rank, one in enumerate(ended):
+        assert len(one.value) == len(steps)
+        for told in one.value:
+            assert told.endswith("allow more with ulimit -n") and (rank == 1) == told.startswith("this rank"), told
 
 
 def shrinks_with_few(comm: Communicator, _: Pipe) -> str:

@@ -117,8 +117,21 @@ class Communicator(ObjectCalls, MessageCalls, RecoverCalls):
         <Mesh dp 1 x tp 1>
         """
         sides = mesh_sides(self.world_size, shape, names)
-        connections = connect_axes(self._engine, sides, tuple(names), self._seconds(timeout))
-        return Mesh(sides, tuple(names), self.rank, tuple(self._on(connection) for connection in connections))
+        timeout_s, axes = self._seconds(timeout), list[Communicator]()
+        connections = connect_axes(self._engine, sides, tuple(names), timeout_s)
+
+        def make() -> bytes:
+            for connection in connections:
+                axes.append(self._on(connection))
+                undo.callback(axes[-1].close)
+            return b""
+
+        with contextlib.ExitStack() as undo:
+            for connection in connections:
+                undo.callback(connection.close)  # closing twice does nothing
+            exchange_made(self._engine.all_gather_bytes, make, timeout_s)  # each axis has told its own ranks only
+            undo.pop_all()
+        return Mesh(sides, tuple(names), self.rank, tuple(axes))
 
     # Memory, algorithms, statistics, and closing
 

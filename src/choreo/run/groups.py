@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
 import os
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 import numpy as np
 
-from choreo.errors import CollectiveMismatch, UsageError
+from choreo.errors import CollectiveMismatch, RendezvousError, UsageError
 from choreo.run.connect import connect
 from choreo.run.connection import Connection
 from choreo.run.engine import Engine
@@ -91,9 +92,7 @@ class _GroupBootstrap:
     def exchange(self, blob: bytes, timeout_s: float) -> list[bytes]:
         """The blobs of the group's members."""
         blobs = self._parent.all_gather_bytes(CONNECTING + blob, timeout_s)
-        for rank, theirs in enumerate(blobs):
-            if theirs.startswith(FAILED):
-                raise UsageError(f"rank {rank} could not join the group: {theirs[1:].decode()}")
+        _check_joined(blobs)
         return [blobs[rank][1:] for rank in self._ranks]
 
 
@@ -103,8 +102,7 @@ def connect_group(parent: Engine, ranks: Sequence[int], timeout_s: float) -> Con
     _check_same(parent, msgspec.json.encode(group), "new_group", timeout_s)
     if parent.rank in group:
         return _connect(parent, group, timeout_s)
-    while any(blob.startswith(CONNECTING) for blob in parent.all_gather_bytes(DONE, timeout_s)):
-        pass
+    _wait_for_all(parent, DONE, timeout_s)
     return NonMember(parent.rank, group)
 
 
@@ -128,27 +126,56 @@ def connect_axes(parent: Engine, sides: tuple[int, ...], names: tuple[str, ...],
     grid = np.arange(parent.world_size).reshape(sides)
     here = tuple(int(at) for at in np.unravel_index(parent.rank, sides))
     axes = [np.moveaxis(grid, axis, -1)[here[:axis] + here[axis + 1 :]] for axis in range(len(sides))]
-    return [_connect(parent, tuple(axis.tolist()), timeout_s) for axis in axes]
+    made: list[Connection] = []
+    with contextlib.ExitStack() as undo:
+        for axis in axes:
+            made.append(_connect(parent, tuple(axis.tolist()), timeout_s))
+            undo.callback(made[-1].close)
+        undo.pop_all()
+    return made
 
 
 def _connect(parent: Engine, ranks: tuple[int, ...], timeout_s: float) -> Connection:
-    """Connect one group; the ranks outside it take part in the exchanges until all are done."""
-    connection = parent.connection
-    try:
-        made = connect(
-            _GroupBootstrap(parent, ranks),
-            f"group-{os.urandom(4).hex()}",
-            connection.host,
-            timeout_s,
-            connection.network,
-            quorum=connection.consensus.quorum.rule,
-        )
-    except Exception as error:
-        parent.check()  # if the parent itself failed, all ranks know
-        parent.all_gather_bytes(FAILED + str(error).encode(), timeout_s)
-        raise
-    parent.all_gather_bytes(DONE, timeout_s)
+    """Connect one group. Ranks that are done, and those that failed, take part in the exchanges until all are."""
+    connection, failed = parent.connection, None
+    with contextlib.ExitStack() as undo:
+        try:
+            made = connect(
+                _GroupBootstrap(parent, ranks),
+                f"group-{os.urandom(4).hex()}",
+                connection.host,
+                timeout_s,
+                connection.network,
+                quorum=connection.consensus.quorum.rule,
+            )
+            undo.callback(made.close)
+        except Exception as error:
+            parent.check()  # if the parent itself failed, all ranks know
+            failed = error
+        try:
+            blobs = _wait_for_all(parent, DONE if failed is None else FAILED + str(failed).encode(), timeout_s)
+            if failed is not None:
+                raise failed
+        finally:
+            del failed  # it refers to this frame, and that to all that was made
+        _check_joined(blobs)
+        undo.pop_all()
     return made
+
+
+def _wait_for_all(parent: Engine, mine: bytes, timeout_s: float) -> list[bytes]:
+    """How the ranks of the parent ended, once none of them is connecting."""
+    while True:
+        blobs = parent.all_gather_bytes(mine, timeout_s)
+        if not any(blob.startswith(CONNECTING) for blob in blobs):
+            return blobs
+
+
+def _check_joined(blobs: list[bytes]) -> None:
+    for rank, theirs in enumerate(blobs):
+        if theirs.startswith(FAILED):
+            told = theirs[1:].decode(errors="replace")
+            raise RendezvousError(f"rank {rank} could not join the group: {told}", ranks=(rank,))
 
 
 def _check_ranks(parent: Engine, ranks: Sequence[int]) -> tuple[int, ...]:

@@ -35,6 +35,8 @@ def why(error: OSError) -> str:
         return f"{said}: this process may have {most}; allow more with ulimit -n"
     if error.errno == errno.ENFILE:
         return f"{said}: all processes together have too many; allow more with sysctl fs.file-max"
+    if error.errno == errno.ENOMEM:
+        return f"{said}: allow more (ulimit -v, a container's limits)"
     return said
 
 

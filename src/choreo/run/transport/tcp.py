@@ -35,9 +35,9 @@ from choreo.run.transport.strangers import ACCEPTS_AT_ONCE, Strangers
 __all__ = ["NetworkConfig", "PeerListener", "TcpConnections", "address_toward", "connection_lost", "dial_peer", "tune"]
 
 STREAMS = 4
-# Between hosts that are near, a small send buffer is enough and keeps the data in cache. What it holds must also fit into
-# the peer's receive window, which the system chooses: a window that closes opens again only when a delayed
-# acknowledgement is due, 40 ms later. With twice as much an all_gather of 64 MiB took 120 ms instead of 13.
+# Between hosts that are near, a small send buffer is enough and keeps the data in cache. All of it must also fit into
+# the peer's receive window, which the system chooses: a window that closes opens again only with a delayed
+# acknowledgement, 40 ms later. With twice as much an all_gather of 64 MiB took 120 ms instead of 13.
 SEND_BYTES, NEAR_S = 64 << 10, 3e-4
 _RTT_AT = 68  # offset of the smoothed round trip in `struct tcp_info`, in microseconds
 SHORTEST_TIMEOUT_S, KEEPALIVE_S = 5.0, 10
@@ -304,7 +304,7 @@ def address_toward(host: str, port: int) -> str:
 
 
 def tune(sock: socket.socket, timeout_s: float) -> None:
-    """Send at once, notice within `timeout_s` that a host is gone, and keep the send buffer small between near hosts."""
+    """Send at once, notice within `timeout_s` that a host is gone, and keep the send buffer small if that is near."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S)
