@@ -14,7 +14,7 @@ BEST = 20  # plans to look through for one that can be trained
 
 
 def best_plan(workload: Workload, ranks: int, global_batch: int, seq: int, device: str = "cpu") -> Plan:
-    """The fastest plan that fits. On a GPU, for ResNet and DLRM, and where nothing was measured: replicas alone.
+    """The fastest plan that fits. On a GPU, for ResNet and DLRM, and on an unmeasured machine: data parallelism only.
 
     >>> from choreo.workload import get_model
     >>> print(best_plan(get_model("gpt2-124m"), 1, 8, 64))

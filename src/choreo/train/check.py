@@ -1,4 +1,4 @@
-"""What `train` refuses, each in a sentence, before any process is started."""
+"""What `train` refuses, each with a one-sentence error, before any process is started."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _check_options(config: TrainConfig) -> None:
 
 
 def _check_replicas(config: TrainConfig, ranks: int) -> None:
-    """ResNet and DLRM are cut over data parallel ranks alone, and have samples of their own."""
+    """ResNet and DLRM are cut over data-parallel ranks only, and have their own samples."""
     plan, batch = config.plan, config.global_batch
     plan.data_parallel_only(config.model.name)
     if plan.dp != ranks:

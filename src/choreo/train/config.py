@@ -1,4 +1,4 @@
-"""Everything that a rank must know to train, as plain data that travels as JSON."""
+"""Everything that a rank needs to train, as plain data that travels as JSON."""
 
 from __future__ import annotations
 
@@ -37,34 +37,34 @@ class TrainConfig:
     compile: bool = False
     checkpoint: str = ""  # a folder; "" writes none
     checkpoint_every: int = 100  # steps
-    resume: bool = False  # whether there must be a checkpoint to go on from
+    resume: bool = False  # whether there must be a checkpoint to resume from
     on: str = ""  # "ray": on a Ray cluster, in place of this machine
     address: str = ""  # of the Ray cluster; "" is the one that is running, or a new one here
     placement: str = "pack"  # how Ray places the ranks
-    elastic: bool = False  # whether the run survives its ranks
-    restarts: int = 3  # how many ranks are started again
+    elastic: bool = False  # whether the run survives the loss of ranks
+    restarts: int = 3  # how many ranks may be restarted
     data_parallel: str = "all-reduce"  # one of experiments.KINDS
-    servers: int = 0  # of parameters, beside the ranks of the plan
-    staleness: int = 0  # by how many steps workers may be ahead of the slowest
+    servers: int = 0  # parameter servers, in addition to the ranks of the plan
+    staleness: int = 0  # how many steps workers may be ahead of the slowest
 
     @property
     def ranks(self) -> int:
-        """How many ranks it takes."""
+        """The number of ranks."""
         return self.plan.gpus + self.servers
 
     def role(self, rank: int) -> str:
-        """What a rank is, where there are servers beside the workers."""
+        """The role of a rank, if there are servers beside the workers."""
         server = rank - self.plan.gpus
         return f"server {server} (rank {rank})" if server >= 0 else f"worker {rank}" if self.servers else f"rank {rank}"
 
     @property
     def survives(self) -> bool:
-        """Whether ranks may come and go; under other plans all are started again from a checkpoint."""
+        """Whether ranks may come and go; under other plans all restart from a checkpoint."""
         plan = self.plan
         return self.elastic and not self.checkpoint and plan.tp == plan.pp == plan.cp == plan.ep == 1 and plan.zero <= 2
 
     def to_dict(self) -> dict[str, Any]:
-        """It as values that JSON knows."""
+        """The configuration as JSON values."""
         found = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
         model = {one.name: getattr(self.model, one.name) for one in dataclasses.fields(self.model)}
         if isinstance(model.get("latent"), Latent):
@@ -72,7 +72,7 @@ class TrainConfig:
         return found | {"model": {"kind": type(self.model).__name__, **model}, "plan": self.plan.fields()}
 
     def to_json(self) -> str:
-        """It as one line."""
+        """The configuration as one line of JSON."""
         return json.dumps(self.to_dict())
 
     @staticmethod

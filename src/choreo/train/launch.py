@@ -1,4 +1,4 @@
-"""Starts the ranks of a training run with the launcher of `choreo run`, and reads what they report."""
+"""Start the ranks of a training run with the launcher of `choreo run`, and read their reports."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _Reports(Output):
 
 
 class _Errors(Output):
-    """The ranks' stderr, kept back: it matters only where no rank could say what was wrong.
+    """The ranks' stderr, held back: it matters only if no rank could say what was wrong.
 
     In an elastic run, what the launcher says about lost ranks is shown at once.
     """
@@ -58,7 +58,7 @@ class _Errors(Output):
 
 
 def run_ranks(config: TrainConfig, on_report: Callable[[dict[str, Any]], None]) -> None:
-    """Run a configuration to its end. What rank 0 reports is passed on; an error of a rank is raised here."""
+    """Run a configuration to its end. Rank 0's reports are passed on; a rank's error is raised here."""
     if not config.elastic or config.survives:
         killed = _run_once(config, on_report)
     else:
@@ -105,10 +105,10 @@ def _run_once(config: TrainConfig, on_report: Callable[[dict[str, Any]], None]) 
     if config.survives and code == 0:
         return ""  # whatever happened to some of them
     if code >= 128:
-        # What other ranks say of a rank that was killed is a consequence.
+        # What other ranks say about a killed rank is a consequence.
         killed = kept.lines[-1].removeprefix("choreo: ") if kept.lines else "the ranks were stopped"
         killed = re.sub(r"\brank (\d+)", lambda found: config.role(int(found[1])), killed)
-        if code - 128 in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # somebody wants it to end
+        if code - 128 in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the user wants it to end
             raise TrainingError(killed)
         return killed
     if errors:

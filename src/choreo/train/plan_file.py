@@ -18,7 +18,7 @@ NAMES = tuple(field.name for field in fields(Plan))
 
 
 def read_plan(file: str | Path) -> Plan:
-    """The best plan of what `choreo plan --json` wrote, or the plan of a `choreo train --json`."""
+    """The best plan in the output of `choreo plan --json`, or the plan in that of `choreo train --json`."""
     found = parse_json(read_text(file, MAX_FILE_BYTES, "a plan", PlanError), file, PlanError)
     if isinstance(found, dict) and isinstance(found.get("plans"), list) and found["plans"]:
         found = found["plans"][0]
@@ -30,7 +30,7 @@ def read_plan(file: str | Path) -> Plan:
 
 
 def plan_of(given: Mapping[str, object], ranks: int | None, precision: str | None = None) -> Plan | None:
-    """A plan with the fields that were given; what is left of the ranks are replicas. None, if no field was given.
+    """A plan with the given fields; the remaining ranks are replicas. None if no field was given.
 
     >>> print(plan_of({"tp": 2}, 4))
     dp2 tp2 mb1 fp32

@@ -21,7 +21,7 @@ from choreo.workload import Model
 __all__ = ["predict"]
 
 SOFTWARE = "choreo-train"
-# Autocast casts an activation again for each product that reads it, and bias and norm gradients are reduced by slow
+# Autocast casts an activation again for each matmul that reads it, and bias and norm gradients are reduced by slow
 # kernels. Fitted to eager steps of four models on one H200, whose kernels were profiled.
 EAGER_EFFICIENCY = 0.9
 
@@ -29,11 +29,11 @@ EAGER_EFFICIENCY = 0.9
 def predict(
     config: TrainConfig, cluster: str | Cluster | None = None, *, host_layer_s: float | None = None
 ) -> Prediction:
-    """Seconds of a step, where they go, and what a rank holds beside the libraries.
+    """Seconds of a step, where they go, and what a rank holds besides the libraries.
 
-    On processors it needs what `choreo calibrate` and `choreo calibrate --device cpu` measured, and says so where that
-    is missing. On a GPU it takes the device of the catalogue that has the GPU's name, and one rank. `host_layer_s` is
-    what the GPU's host was measured to take for a layer (`measure_host_pace`).
+    On CPUs it needs the results of `choreo calibrate` and `choreo calibrate --device cpu`, and says so if they are
+    missing. On a GPU it takes the catalogue's device with the GPU's name, and one rank. `host_layer_s` is the measured
+    time of the GPU's host per layer (`measure_host_pace`).
     """
     if not isinstance(config.model, Model):
         raise UsageError(f"{config.model.name} is not a transformer, and only transformers are predicted")
@@ -53,19 +53,19 @@ def predict(
         alone_s = step.step_time_s - parts.pop("dp all_reduce", 0.0)
         parts["dp server"] = _served_s(config, found, alone_s)
         time_s = alone_s + parts["dp server"]
-    # Copies of gradients and parameters are counted as compute, as they are where a step is measured.
+    # Copies of gradients and parameters count as compute, as they do when a step is measured.
     compute = time_s - sum(parts.values())
     timeline = () if config.servers else tuple(_timeline(step, parts))
     return Prediction(time_s, {"compute": compute, **parts}, step.peak_reserved_bytes, timeline)
 
 
 def _timeline(step: Step, parts: Mapping[str, float]) -> Iterator[Mapping[str, Any]]:
-    """Passes as they were simulated; what replicas exchange, and the optimizer, come after them."""
+    """Passes as simulated; the replicas' exchanges and the optimizer come after them."""
     for one in step.pipeline.tasks:
         at = {"micro_batch": one.micro_batch, "chunk": one.chunk, "start_s": one.start_s, "end_s": one.end_s}
         yield {"stage": one.stage, "name": one.kind, **at}
     sent = {name: seconds for name, seconds in parts.items() if name.startswith("dp ")}
-    # Of what replicas exchange, the passes have waited for some already.
+    # The passes have already waited for some of the replicas' exchanges.
     left_s = max(0.0, step.step_time_s - step.pipeline.time_s - parts["optimizer"])
     share = min(1.0, left_s / max(sum(sent.values()), 1e-12))
     after = {name: seconds * share for name, seconds in sent.items()} | {"optimizer": parts["optimizer"]}
@@ -92,13 +92,13 @@ def _evaluate(config: TrainConfig, cluster: Cluster, software: Software, *, time
 
 
 def _host_layer_s(config: TrainConfig, cluster: Cluster) -> float:
-    """What the planner says that a layer of a tiny model takes, which is the host's time alone."""
+    """The planner's time of a layer of a tiny model, which is the host's time alone."""
     less, more = (_evaluate(one, cluster, _software(one)).step_time_s for one in shallow(config))
     return (more - less) / LAYERS_BETWEEN
 
 
 def _summing(config: TrainConfig, cluster: Cluster) -> Cluster:
-    """The cluster with the all_reduce that gradients take."""
+    """The cluster with the all_reduce that gradients use."""
     algorithm, plan = KINDS[config.data_parallel], config.plan
     if not algorithm or not isinstance(cluster.network, ThisMachineModel):
         return cluster
@@ -131,7 +131,7 @@ def _software(config: TrainConfig) -> Software:
 
 
 def gpu_name() -> str:
-    """What this machine's GPU calls itself."""
+    """The name of this machine's GPU."""
     import torch
 
     if not torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""What `train` returns: every step with its loss, its time and where the time went, beside what was predicted."""
+"""The result of `train`: every step with its loss, its time and where the time went, next to the prediction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Prediction", "TrainingRun", "TrainingStep"]
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What `plan` says of a run on this machine."""
+    """What `plan` predicts for a run on this machine."""
 
     time_s: float
     parts: Mapping[str, float]
@@ -59,7 +59,7 @@ class TrainingStep(Result):
 
 @result(eq=False)
 class TrainingRun(Result):
-    """A run: its steps, the memory of the fullest rank, and what was predicted of both."""
+    """A run: its steps, the memory of the fullest rank, and the predictions of both."""
 
     columns: ClassVar[tuple[str, ...]] = (
         "model",
@@ -106,24 +106,24 @@ class TrainingRun(Result):
 
     @property
     def time_s(self) -> float:
-        """The median time of a step; the first, which warms up, does not count where there are others."""
+        """The median time of a step; the first, a warm-up, does not count if there are others."""
         return median(one.time_s for one in self.steps[1:] or self.steps)
 
     @property
     def parts(self) -> dict[str, float]:
-        """Seconds of the mean step by part, without the first where there are others."""
+        """Seconds of the mean step by part, without the first if there are others."""
         counted_steps = self.steps[1:] or self.steps
         names = dict.fromkeys(name for one in counted_steps for name in one.parts)
         return {name: sum(one.parts.get(name, 0.0) for one in counted_steps) / len(counted_steps) for name in names}
 
     @property
     def core_wait(self) -> float:
-        """The share of a step that ranks waited for a core, in the median step."""
+        """The fraction of a step that ranks waited for a core, in the median step."""
         return median(one.core_wait_s / one.time_s for one in self.steps[1:] or self.steps)
 
     @property
     def disturbed(self) -> str:
-        """A sentence if other programs had the cores for more than a tenth of a step; empty if not."""
+        """A sentence if other programs used the cores for more than a tenth of a step; empty if not."""
         cores = len(os.sched_getaffinity(0))
         own = max(0.0, 1 - cores / self.ranks)  # ranks that outnumber the cores wait for each other
         if self.device != "cpu" or self.core_wait < own + 0.1:

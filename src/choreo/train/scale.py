@@ -1,7 +1,7 @@
-"""A model made small: the same architecture with fewer and narrower layers, so that it trains on any machine.
+"""Scaled-down models: the same architecture with fewer and narrower layers, so that it trains on any machine.
 
 "tiny" has 4 layers of 64 features, for tests and first looks. A factor scales layers, heads, experts and vocabulary;
-the features of a head, and the MLP's width to the hidden size, stay as they are.
+the features per head, and the ratio of the MLP's width to the hidden size, stay the same.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FEW_LAYERS, LAYERS_BETWEEN = 2, 4
 
 
 def scaled(workload: Workload, scale: str | float) -> Workload:
-    """A workload made small by "tiny", or by a factor from above 0 to 1.
+    """A workload scaled down by "tiny", or by a factor above 0 and at most 1.
 
     >>> from choreo.workload import get_model
     >>> small = scaled(get_model("llama3-8b"), "tiny")
@@ -63,7 +63,7 @@ def scaled(workload: Workload, scale: str | float) -> Workload:
 
 
 def shallow(config: TrainConfig) -> tuple[TrainConfig, TrainConfig]:
-    """Two tiny models of a kind, with few layers and with more: their steps differ by what a layer costs the host.
+    """Two tiny models of a kind, with few layers and with more: their steps differ by the host's cost of a layer.
 
     >>> from choreo.workload import get_model
     >>> [one.model.layers for one in shallow(TrainConfig(get_model("gpt2-124m")))]

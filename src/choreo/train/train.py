@@ -1,4 +1,4 @@
-"""`train`: run a real model under a parallel plan, and set what was measured beside what was predicted."""
+"""`train`: run a real model under a parallel plan, and compare measurements with predictions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from choreo.workload import Model, Plan, Workload, get_workload
 __all__ = ["train"]
 
 SEQ = 64
-ROUNDING = {"fp32": 1e-4, "bf16": 2e-2}  # how far, relatively, a plan's loss may be from that of one process
+ROUNDING = {"fp32": 1e-4, "bf16": 2e-2}  # the allowed relative difference between a plan's loss and that of one process
 
 
 def train(
@@ -82,13 +82,13 @@ def train(
     if importlib.util.find_spec("torch") is None:
         raise UsageError("training needs PyTorch, which is not installed here: pip install 'choreo[torch]'")
     workload = scaled(get_workload(model), scale)
-    if isinstance(workload, Model):  # what is trained attends to every earlier token, and predicts one
+    if isinstance(workload, Model):  # the trained model attends to every earlier token, and predicts one token
         workload = replace(workload, window=0, full_every=0, chunked=False, mtp_layers=0)
     ranks = check_ranks(ranks if ranks is not None else plan.gpus if plan is not None else 1)
     seq = SEQ if seq is None else whole_number("seq", seq)
     if plan is None:
         global_batch = ranks if global_batch is None else whole_number("global_batch", global_batch)
-        # Only replicas survive without a restart, sum gradients in a way of their own, or run unmeasured on a cluster.
+        # Only replicas survive without a restart, sum gradients in their own way, or run unmeasured on a cluster.
         replicas = on or data_parallel != ALL_REDUCE or elastic
         plan = Plan(dp=ranks, precision="fp32") if replicas else best_plan(workload, ranks, global_batch, seq, device)
     servers, staleness = check_kind(
@@ -124,7 +124,7 @@ def train(
 
 
 def _batch_of(plan: Plan) -> int:
-    """The batch for a plan where none was given: a micro-batch a replica, or enough of them to fill a pipeline."""
+    """The default batch of a plan: a micro-batch per replica, or enough of them to fill a pipeline."""
     return plan.dp * plan.micro_batch * (1 if plan.pp == 1 else 2 * plan.pp)
 
 
@@ -183,7 +183,7 @@ def _run(
 def _prediction(
     config: TrainConfig, on_note: Callable[[str], None] | None, host_layer_s: float | None = None
 ) -> Prediction | None:
-    """The prediction of a run, or None and a note why there is none, as on a machine that was not measured."""
+    """The prediction for a run, or None and a note why there is none, as on an unmeasured machine."""
     try:
         return predict(config, host_layer_s=host_layer_s)
     except UsageError as error:
@@ -193,9 +193,9 @@ def _prediction(
 
 
 def _checked(run: TrainingRun, config: TrainConfig) -> TrainingRun:
-    """The run with the losses of one process beside its own."""
+    """The run together with the losses of one process."""
     alone = Plan(micro_batch=config.plan.micro_batch, precision=config.plan.precision)
-    first = run.steps[0].step  # of a run that went on from a checkpoint
+    first = run.steps[0].step  # for a run that resumed from a checkpoint
     one = replace(
         config, plan=alone, checkpoint="", resume=False, on="", elastic=False, data_parallel=ALL_REDUCE, servers=0,
         staleness=0,

@@ -1,1 +1,1 @@
-"""Checkpoints of a training run: complete or not there, and readable under any plan."""
+"""Checkpoints of a training run: complete or absent, and readable under any plan."""

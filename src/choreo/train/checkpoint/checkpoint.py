@@ -1,4 +1,4 @@
-"""Saves a training run with torch.distributed.checkpoint, and resumes it under any other plan."""
+"""Save a training run with torch.distributed.checkpoint, and resume it under any other plan."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Loading(dcp.DefaultLoadPlanner):
     """Finds the boxes that are read into."""
 
     def set_up_planner(self, state_dict: Any, metadata: Any = None, is_coordinator: bool = False) -> None:
-        # Torch's own puts None in the place of what is not a tensor.
+        # Torch's own puts None in the place of anything that is not a tensor.
         super().set_up_planner({}, metadata, is_coordinator)
         self.state_dict = state_dict
 
@@ -46,7 +46,7 @@ class _Loading(dcp.DefaultLoadPlanner):
 
 
 class Checkpoints:
-    """The checkpoints of a run. Every rank calls the same methods; rank 0 looks after the folder."""
+    """The checkpoints of a run. Every rank calls the same methods; rank 0 manages the folder."""
 
     def __init__(self, config: TrainConfig, trainer: Trainer) -> None:
         self.config, self.trainer, self.rank = config, trainer, dist.get_rank()
@@ -60,7 +60,7 @@ class Checkpoints:
         self._at_rank_0(open_folder)
 
     def close(self) -> None:
-        """Let another run have the folder."""
+        """Release the folder for another run."""
         if self._folder is not None:
             self._folder.close()
 
@@ -115,7 +115,7 @@ class Checkpoints:
         self._saved = steps
 
     def _last(self) -> tuple[Path, int, list[str]] | None:
-        """The checkpoint to go on from, its steps, and what to say about it."""
+        """The checkpoint to resume from, its steps, and a message about it."""
         assert self._folder is not None
         config = self.config
         found = self._folder.last(self._model)
@@ -138,7 +138,7 @@ class Checkpoints:
         return path, manifest.step, sentences
 
     def _run(self) -> dict[str, Any]:
-        """What decides on the samples and the updates, beside the model."""
+        """What determines the samples and the updates, besides the model."""
         config = self.config
         return {
             "seed": config.seed,
@@ -169,7 +169,7 @@ class Checkpoints:
         )
 
     def _at_rank_0(self, function: Callable[[], Any]) -> Any:
-        """Call a function at rank 0. Every rank returns what it returned, or raises its error."""
+        """Call a function at rank 0. Every rank returns its result, or raises its error."""
         outcome: list[Any] = [None, None]
         if self.rank == 0:
             try:
@@ -183,6 +183,6 @@ class Checkpoints:
 
 
 def _reason(error: Any) -> str:
-    """What failed at the first rank where something did."""
+    """What failed at the first rank that failed."""
     rank, (cause, _) = min(error.failures.items(), key=lambda one: one[0])
     return f"{getattr(cause, 'strerror', None) or cause} (rank {rank})"

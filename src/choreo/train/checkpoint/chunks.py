@@ -1,7 +1,7 @@
-"""What a rank holds of each whole tensor of a model and its optimizer, whichever way the plan cuts them.
+"""What a rank holds of each whole tensor of a model and its optimizer, however the plan cuts them.
 
 A checkpoint knows whole tensors by the names of the parameters. Tensor, expert and pipeline ranks hold pieces of them,
-fully_shard has rows of such a piece, and ZeRO-1 has a range of all elements. Each is some boxes of the whole.
+fully_shard has rows of such a piece, and ZeRO-1 has a range of all elements. Each is a set of boxes of the whole.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Box = tuple[tuple[int, ...], tuple[int, ...]]  # offsets and sizes
 
 
 def boxes_of_range(shape: tuple[int, ...], start: int, stop: int) -> list[Box]:
-    """A range of a tensor's elements, as they lie in memory, in boxes that lie one after another.
+    """A range of a tensor's elements, in memory order, as consecutive boxes.
 
     >>> boxes_of_range((4, 3), 2, 10)
     [((0, 2), (1, 1)), ((1, 0), (2, 3)), ((3, 0), (1, 1))]
@@ -37,7 +37,7 @@ def boxes_of_range(shape: tuple[int, ...], start: int, stop: int) -> list[Box]:
     if len(shape) <= 1:
         return [((start,), (stop - start,))] if shape else [((), ())]
     row, rest = math.prod(shape[1:]), shape[1:]
-    first, last = -(-start // row), stop // row  # the rows that are whole
+    first, last = -(-start // row), stop // row  # the complete rows
     if first > last:
         return _in_row(last, rest, start - last * row, stop - last * row)
     found = _in_row(first - 1, rest, start - (first - 1) * row, row) if start < first * row else []
@@ -52,7 +52,7 @@ def _in_row(row: int, shape: tuple[int, ...], start: int, stop: int) -> list[Box
 
 @dataclass(eq=False)
 class Chunks:
-    """The boxes of one whole tensor that this rank holds. The methods with underscores are what torch asks for."""
+    """The boxes of one whole tensor that this rank holds. The methods with underscores are torch's protocol."""
 
     shape: tuple[int, ...]
     written: bool  # whether this rank offers to write them; others that hold the same may do so too
@@ -87,7 +87,7 @@ class Chunks:
 
 
 def held_by(trainer: Trainer, steps: int) -> dict[str, Chunks]:
-    """What a rank holds: its parameters, and the two moments of Adam's state, made where they are not there yet.
+    """What a rank holds: its parameters, and Adam's two moments, created if they do not exist yet.
 
     Adam counts `steps` from here on.
     """
@@ -120,7 +120,7 @@ def _origin(parameter: Any) -> list[int]:
 
 
 def _add(found: dict[str, Chunks], kind: str, parameter: Any, values: Any, trainer: Trainer) -> None:
-    """Add what a rank holds of a parameter, or of something of its shape."""
+    """Add what a rank holds of a parameter, or of a tensor of its shape."""
     entry, at = _entry(found, kind, parameter, trainer), _origin(parameter)
     local = values.detach()
     if hasattr(local, "to_local"):

@@ -1,6 +1,6 @@
-"""A folder of checkpoints. Each is a folder with the steps in its name, and is complete: it got its name at the end.
+"""A folder of checkpoints. Each is a folder named after its step, which gets its name when it is complete.
 
-A checkpoint is written under another name, every file is forced to disk, and then it is renamed. If anything is killed
+A checkpoint is written under another name, every file is synced to disk, and then it is renamed. If anything is killed
 meanwhile, earlier checkpoints are untouched. The last two are kept.
 """
 
@@ -32,14 +32,14 @@ MANIFEST = "checkpoint.json"
 NAME = re.compile(r"step-(\d{8,})")
 WRITING, REMOVING = ".writing-", ".removing-"
 KEPT = 2
-LOCK_S = 10.0  # for the ranks of a job that was killed to be gone
+LOCK_S = 10.0  # seconds for the ranks of a killed job to disappear
 BLOCK_BYTES = 1 << 20
 MAX_MANIFEST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a checkpoint says about itself: its run, and the size and checksum of every file."""
+    """A checkpoint's description of itself: its run, and the size and checksum of every file."""
 
     step: int  # how many steps were trained
     model: dict[str, Any]
@@ -50,7 +50,7 @@ class Manifest:
 
 
 class CheckpointFolder:
-    """The checkpoints of one training run, which holds the folder while it runs."""
+    """The checkpoints of one training run, which locks the folder while it runs."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -82,7 +82,7 @@ class CheckpointFolder:
                 time.sleep(0.1)
 
     def close(self) -> None:
-        """Let another run have the folder."""
+        """Release the folder for another run."""
         os.close(self._lock)
 
     def complete(self) -> list[Path]:
@@ -91,7 +91,7 @@ class CheckpointFolder:
         return sorted(found, key=lambda one: int(one.name.partition("-")[2]))
 
     def commit(self, manifest: Manifest) -> Path:
-        """Make the checkpoint that was written a complete one, and remove those that are too old."""
+        """Complete the checkpoint that was written, and remove old ones."""
         writing = writing_folder(self.path, manifest.step)
         for name, (size, _) in manifest.files.items():
             if not (writing / name).is_file() or (writing / name).stat().st_size != size:
@@ -114,7 +114,7 @@ class CheckpointFolder:
         return done
 
     def discard(self, step: int) -> None:
-        """Remove what could not be written to its end."""
+        """Remove a checkpoint that could not be completed."""
         shutil.rmtree(writing_folder(self.path, step), ignore_errors=True)
 
     def _remove(self, checkpoint: Path) -> None:
@@ -124,7 +124,7 @@ class CheckpointFolder:
         shutil.rmtree(away, ignore_errors=True)
 
     def last(self, model: Mapping[str, Any]) -> tuple[Path, Manifest] | None:
-        """The last checkpoint, which must be whole and of this model; None where there is none."""
+        """The last checkpoint, which must be intact and of this model; None if there is none."""
         found = self.complete()
         if not found:
             return None
@@ -200,10 +200,10 @@ def checksum(file: Path) -> tuple[int, int]:
 
 
 def _sync(folder: Path) -> None:
-    """Force a folder's names to disk."""
+    """Sync a folder's names to disk."""
     number = os.open(folder, os.O_RDONLY)
     try:
-        with suppress(OSError):  # some file systems do not know it for folders
+        with suppress(OSError):  # some file systems do not support it for folders
             os.fsync(number)
     finally:
         os.close(number)

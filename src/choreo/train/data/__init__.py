@@ -1,1 +1,1 @@
-"""What a job is trained on: the bytes of a text, or samples made up for ResNet and DLRM."""
+"""Training data: the bytes of a text, or synthetic samples for ResNet and DLRM."""

@@ -1,6 +1,6 @@
-"""Synthetic samples for models that do not read text: images by class, and clicks. Both can be learned.
+"""Synthetic samples for models that do not read text: images with classes, and clicks. Both can be learned.
 
-As with text, a sample depends on the seed and on its number alone.
+As with text, a sample depends only on the seed and on its number.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from choreo.workload import ConvNet, Recommender
 __all__ = ["click", "image"]
 
 Floats = npt.NDArray[np.float32]
-PATTERN = 8  # pixels a side of a class's pattern, which is stretched to the image
+PATTERN = 8  # side of a class's pattern in pixels, which is stretched to the image
 IMAGE, CLASS, CLICK, TASTE = range(4)
 
 
@@ -33,7 +33,7 @@ def image(net: ConvNet, seed: int, number: int) -> tuple[Floats, int]:
 
 
 def click(net: Recommender, seed: int, number: int) -> tuple[Floats, npt.NDArray[np.int64], float]:
-    """Dense features, a row of each table for each lookup, and whether there was a click, which the features decide.
+    """Dense features, a row of each table for each lookup, and whether there was a click, which they determine.
 
     >>> dense, rows, clicked = click(Recommender("small", (9, 5), 4, 3, (4,), (1,)), seed=0, number=3)
     >>> dense.shape, rows.shape, clicked in (0.0, 1.0)

@@ -1,6 +1,6 @@
-"""What a job is trained on: bytes of a text, or synthetic. A sample depends on the seed and its number alone.
+"""Training data: bytes of a text, or synthetic. A sample depends only on the seed and its number.
 
-Sample number `step * global_batch + index` is the same whichever rank takes it, so a job goes on with the same data
+Sample number `step * global_batch + index` is the same whichever rank takes it, so a job continues with the same data
 under another plan, after a failure, and from a checkpoint.
 """
 
@@ -28,7 +28,7 @@ Tokens = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Text:
-    """A text as tokens, one per byte, cut into sequences that are shuffled again each time all have been seen."""
+    """A text as tokens, one per byte, cut into sequences that are reshuffled every epoch."""
 
     name: str
     tokens: npt.NDArray[np.uint8]
@@ -37,7 +37,7 @@ class Text:
 
     @property
     def sequences(self) -> int:
-        """How many sequences there are; each has one token more than `seq`, the last target."""
+        """The number of sequences; each has `seq` + 1 tokens, because the last is a target."""
         return (len(self.tokens) - 1) // self.seq
 
     def sample(self, number: int) -> Tokens:
@@ -56,7 +56,7 @@ class Text:
 
     @property
     def digest(self) -> str:
-        """What the text is, in a few letters: equal for equal texts."""
+        """A short digest of the text: equal for equal texts."""
         return hashlib.sha256(self.tokens.tobytes()).hexdigest()[:16]
 
 
@@ -87,7 +87,7 @@ def open_text(source: str, seq: int, seed: int) -> Text:
 
 
 def _synthetic(seed: int) -> npt.NDArray[np.uint8]:
-    """Bytes that a model can learn: each follows from the one before, except one in eight."""
+    """Bytes that a model can learn: each follows from the previous one, except one in eight."""
     random = np.random.default_rng((seed, BYTES))
     follows = random.permutation(BYTES)
     jumps = random.random(SYNTHETIC_BYTES) < 1 / 8

@@ -1,4 +1,4 @@
-"""Training that survives: ranks die, stop and come back, and no step is lost."""
+"""Elastic training: ranks die, stop and come back, and no step is lost."""
 
 from choreo.train.elastic.elastic import Change, Elastic
 

@@ -1,7 +1,7 @@
-"""`Elastic`: data-parallel training that goes on when ranks die, stop or come back.
+"""`Elastic`: data-parallel training that continues when ranks die, stop or come back.
 
-Every exchange is an `all_reduce` that survives, so all ranks that are left always agree on who is left, and on whose
-samples are in the gradients. A rank's number decides what it holds and computes, never the result.
+Every exchange is an `all_reduce` that survives failures, so all remaining ranks always agree on who is left, and on
+whose samples are in the gradients. A rank's number decides what it holds and computes, never the result.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Sample = TypeVar("Sample")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Ranks that were lost or came in before a step."""
+    """Ranks that were lost or joined before a step."""
 
     step: int
     lost: tuple[int, ...]
@@ -93,7 +93,7 @@ class Elastic:
         self._placed: tuple[int, ...] = ()  # the ranks that the optimizer's state is laid out for
         self._waiting = 0
 
-    # What a loop calls
+    # The user's API
 
     @property
     def rank(self) -> int:
@@ -102,16 +102,16 @@ class Elastic:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The numbers of the ranks that live, as they were at first."""
+        """The original numbers of the live ranks."""
         return self._members.live
 
     @property
     def left_out(self) -> bool:
-        """Whether the others have gone on without this rank; it comes back with the next step."""
+        """Whether the others have continued without this rank; it returns with the next step."""
         return self._out
 
     def steps(self, count: int, first: int = 0) -> Iterator[int]:
-        """The numbers of the steps up to `count`; a rank that comes later begins where the others are."""
+        """The numbers of the steps up to `count`; a rank that joins later begins where the others are."""
         self._number = first
         if self._members.comm is None:
             self._guarded(self._begin)
@@ -132,10 +132,10 @@ class Elastic:
             self._members.steps_s.append(time.monotonic() - began_s)
 
     def backward(self, loss: Callable[[Any], Any], samples: Iterable[Any]) -> float:
-        """Compute the gradients of the mean of `loss(sample)` over all samples, which is returned.
+        """Compute the gradients of the mean of `loss(sample)` over all samples, and return that mean.
 
-        Each rank calls `loss` for its share. What it returns may depend on the step and the sample, and not on the
-        rank. On a rank that the others have left out meanwhile, the result is not a number.
+        Each rank calls `loss` for its share of the samples. The loss may depend on the step and the sample, but not on
+        the rank. On a rank that the others have meanwhile left out, the result is NaN.
         """
         everything = tuple(samples)
         if not everything:
@@ -145,13 +145,13 @@ class Elastic:
         return math.nan if found is None else found
 
     def step(self, clip: float | None = None) -> None:
-        """Update the parameters; with `clip`, after gradients whose norm is larger are scaled down to it."""
+        """Update the parameters; with `clip`, gradients with a larger norm are first scaled down to it."""
         if not self._out and not self._computed:
             raise UsageError("job.step() comes after job.backward(), once in each step")
         self._guarded(lambda: self._update(clip))
 
     def close(self) -> None:
-        """Leave the job; the others go on."""
+        """Leave the job; the others continue."""
         self._members.leave()
 
     def __enter__(self) -> Elastic:
@@ -163,7 +163,7 @@ class Elastic:
         self.close()
 
     def _guarded(self, action: Callable[[], float | None]) -> float | None:
-        """Do something with the other ranks, unless they go on without this one."""
+        """Do something with the other ranks, unless they continue without this one."""
         if self._out and action != self._come_back:
             return None
         try:
@@ -199,7 +199,7 @@ class Elastic:
                     total += bucket.notes(got)[LOSS]
                 self._waiting = round(bucket.notes(got)[WAITING])
                 if members.goes_on_where_admitted and not round(bucket.notes(got)[ADMITTING]):
-                    # The host that lets others in is on the other side of a cut, and that side goes on.
+                    # The host that admits others is on the other side of a network partition, and that side continues.
                     raise LeftOutError
                 self._spent("dp all_reduce", start_s)
             missing = {bucket: left for bucket, left in missing.items() if left}
@@ -208,7 +208,7 @@ class Elastic:
         return total
 
     def _computed_share(self, loss: Callable[[Any], Any], samples: Sequence[tuple[int, Any]], count: int) -> float:
-        """Gradients of some samples, in the parameters; their part of the loss."""
+        """Compute the gradients of some samples, into the parameters; returns their part of the loss."""
         import torch
 
         start_s, total = time.perf_counter(), 0.0
@@ -238,7 +238,7 @@ class Elastic:
         for number, shard in enumerate(self._shards):
             if not self._holds(number):
                 for one in shard:
-                    one.grad = None  # an optimizer leaves such a parameter alone, and keeps no state of it
+                    one.grad = None  # an optimizer skips such a parameter, and keeps no state for it
         self.optimizer.step()
         self._spent("optimizer", start_s)
         if self.zero:
@@ -291,7 +291,7 @@ class Elastic:
                 return
 
     def _settle(self) -> None:
-        """Between two steps: make copies of what only one rank holds now, and admit waiting processes."""
+        """Between two steps: copy what only one rank holds now, and admit waiting processes."""
         self._make_copies()
         if self._waiting and self._members.grow(self._waiting):
             self._welcome()
@@ -332,7 +332,7 @@ class Elastic:
         self._drop_what_others_hold()
 
     def _make_copies(self) -> None:
-        """Lay the optimizer's state out for the ranks that live now."""
+        """Lay the optimizer's state out for the live ranks."""
         from choreo.train.elastic.state import pack_optimizer, unpack_optimizer
 
         members = self._members

@@ -1,4 +1,4 @@
-"""What one rank of `choreo train --elastic` does, where every rank could train the whole model."""
+"""One rank of `choreo train --elastic`, if every rank could train the whole model."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = ["train_elastic"]
 
 
 def train_elastic(config: TrainConfig, report: Report) -> None:
-    """Train until all steps are done. Every rank reports every step, since any of them may be gone the next moment."""
+    """Train until all steps are done. Every rank reports every step, since any of them may be gone at any moment."""
     plan, accelerator = config.plan, Accelerator(config.device)
     device = accelerator.device
-    # One rank's work is cut into micro-batches, whose numbers go on from step to step.
+    # One rank's work is cut into micro-batches, numbered across steps.
     alone = replace(config, plan=replace(plan, dp=1, zero=0), global_batch=plan.micro_batch)
     count = config.global_batch // plan.micro_batch
     accelerator.reset_peak()
@@ -69,7 +69,7 @@ def train_elastic(config: TrainConfig, report: Report) -> None:
 
 
 def _parts(job: Elastic, time_s: float, *, changed: bool) -> dict[str, float]:
-    """A step's seconds by part; what the known parts leave is recovery, if ranks were lost or came in."""
+    """A step's seconds by part; the remainder is recovery, if ranks were lost or joined."""
     parts = dict(job.parts_s)
     rest = "recovery" if changed else "compute"
     parts[rest] = parts.get(rest, 0.0) + time_s - sum(parts.values())

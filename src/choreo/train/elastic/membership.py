@@ -33,11 +33,11 @@ Words = npt.NDArray[np.int64]
 
 
 class LeftOutError(Exception):
-    """The others go on without this rank."""
+    """The others continue without this rank."""
 
 
 class Members:
-    """The live ranks. `live` are those that took part in the last call; all of them agree on it."""
+    """The live ranks. `live` are those in the last call; all of them agree on it."""
 
     def __init__(self, patience_s: float) -> None:
         self.patience_s = patience_s
@@ -55,11 +55,11 @@ class Members:
 
     @property
     def goes_on_where_admitted(self) -> bool:
-        """Whether any side of a cut may go on, so that only the one with MASTER_ADDR's host does."""
+        """Whether any side of a network partition may continue, so that only the one with MASTER_ADDR's host does."""
         return self.comm is not None and self.comm.quorum == ANY
 
     def come(self) -> bool:
-        """Become a rank; whether this is the beginning of the job, and not a job that runs already."""
+        """Become a rank; returns whether the job is starting, rather than already running."""
         self.wanted = read_environment().world_size
         self.is_admitting = can_admit_here(job_address(None, None), Deadline.after(10.0))
         if os.environ.get("CHOREO_JOIN") == "1":
@@ -70,7 +70,7 @@ class Members:
         return True
 
     def come_back(self) -> None:
-        """Join the job that runs."""
+        """Join the running job."""
         self.leave()
         self.steps_s.clear()
         end_s = time.monotonic() + JOIN_S
@@ -103,7 +103,7 @@ class Members:
                 _, self.live = self.comm.all_reduce(
                     x, op, out=out, survive=True, timeout=timeout_s, patience=max(self.patience_s, timeout_s)
                 )
-            except PeerFailure:  # all came in the end, or a rank was lost before this call: again, with more time
+            except PeerFailure:  # all came in the end, or a rank was lost before this call: try again, with more time
                 timeout_s *= 2
             except CommunicatorClosed as error:
                 raise LeftOutError(str(error)) from None
@@ -112,7 +112,7 @@ class Members:
         raise TrainingError(f"{len(self.live)} ranks could not complete a call in {ATTEMPTS} attempts")
 
     def hand_over(self, speakers: Sequence[int], data: bytes | None) -> bytes:
-        """Give every rank what one of the speakers holds: the first that stays alive until all ranks have it."""
+        """Give every rank what one of the `speakers` holds: the first that stays alive until all ranks have it."""
         while True:
             speaker = next((rank for rank in speakers if rank in self.live), None)
             if speaker is None:
@@ -129,7 +129,7 @@ class Members:
                 return words.tobytes()[:length]
 
     def waiting(self) -> int:
-        """How many processes wait to be let in, if this rank is the one that knows, and there is room."""
+        """How many processes wait to be admitted, if this rank is the one that knows, and there is room."""
         assert self.comm is not None
         room = self.wanted - len(self.live)
         if room < 1:
@@ -154,4 +154,4 @@ class Members:
 
 
 class StateLostError(Exception):
-    """All ranks that held something are lost."""
+    """All ranks that held some state are lost."""

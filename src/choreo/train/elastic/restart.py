@@ -1,4 +1,4 @@
-"""For plans whose ranks cannot stand in for each other: all of them start again, from a checkpoint in memory."""
+"""For plans whose ranks cannot replace each other: all of them restart, from a checkpoint in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MEMORY = Path("/dev/shm")
 
 @contextmanager
 def with_checkpoint(config: TrainConfig) -> Iterator[TrainConfig]:
-    """The configuration with a checkpoint to start again from: the user's own, or after every step one in memory."""
+    """The configuration with a checkpoint to restart from: the user's own, or one in memory after every step."""
     if config.checkpoint:
         yield config
         return

@@ -1,4 +1,4 @@
-"""Who does and who holds what, as functions of the ranks that live now: every rank computes the same answer."""
+"""Who computes and who holds what, as functions of the live ranks: every rank computes the same answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def dealt(samples: Sequence[Sample], live: Sequence[int], rank: int) -> tuple[Sa
 
 
 def share_of(samples: Sequence[Sample], live: Sequence[int], lost: frozenset[int]) -> tuple[Sample, ...]:
-    """The samples that were dealt to ranks that are lost.
+    """The samples of ranks that were lost.
 
     >>> share_of(range(5), (0, 2), frozenset({2}))
     (1, 3)

@@ -17,7 +17,7 @@ Floats = npt.NDArray[Any]
 
 
 class Bucket:
-    """Some parameters whose gradients are summed in one call, with a few numbers after them."""
+    """Parameters whose gradients are summed in one call, with a few numbers after them."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], notes: int) -> None:
         self.parameters, self._notes = parameters, notes
@@ -41,12 +41,12 @@ class Bucket:
         return found
 
     def notes(self, flat: Floats) -> list[float]:
-        """The sums of the notes."""
+        """The sums of the extra numbers."""
         found: list[float] = flat[self._count + len(self.parameters) :].tolist()
         return found
 
     def unpacked(self, flat: Floats, *, keep: bool) -> None:
-        """Give the parameters their gradients; with `keep` False only the norm is taken."""
+        """Write the gradients back to the parameters; with `keep` False only the norm is computed."""
         values, at = torch.from_numpy(flat), 0
         self.norm = float(torch.linalg.vector_norm(values[: self._count]))
         for number, one in enumerate(self.parameters):
@@ -63,7 +63,7 @@ def pack(tensors: Iterable[Tensor]) -> bytes:
 
 @torch.no_grad()
 def unpack(data: bytes, tensors: Iterable[Tensor]) -> int:
-    """Fill tensors with bytes; how many they took."""
+    """Fill tensors with bytes; returns how many were used."""
     at = 0
     for one in tensors:
         size = one.numel() * one.element_size()
@@ -108,7 +108,7 @@ def pack_settings(optimizer: Any, also: Sequence[Any]) -> bytes:
 
 
 def unpack_settings(data: bytes, optimizer: Any, also: Sequence[Any]) -> None:
-    """Take what `pack_settings` has packed."""
+    """Restore what `pack_settings` has packed."""
     groups, states = torch.load(io.BytesIO(data), weights_only=True)
     for group, values in zip(optimizer.param_groups, groups, strict=True):
         group.update(values)

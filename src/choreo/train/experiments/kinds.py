@@ -1,4 +1,4 @@
-"""How replicas sum their gradients: by an all_reduce, chosen or named, or through parameter servers."""
+"""How replicas sum their gradients: by all_reduce with a chosen or given algorithm, or through parameter servers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SERVERS, STALENESS = 1, 2
 def check_kind(
     kind: str, plan: Plan, model: Workload, *, servers: int | None, staleness: int | None, device: str, backend: str
 ) -> tuple[int, int]:
-    """How many servers there are and how stale parameters may be; what cannot be done is refused.
+    """Check and return the number of servers and the allowed staleness.
 
     >>> from choreo.workload import get_model
     >>> options = {"device": "cpu", "backend": "choreo"}

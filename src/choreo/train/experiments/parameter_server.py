@@ -49,7 +49,7 @@ class ServerOptimizer:
                 dist.send(first[start:end], server, tag=VALUES)
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Drop the gradients."""
         for one in self.parameters:
             one.grad = None
 
@@ -73,7 +73,7 @@ class ServerOptimizer:
 
 
 class Server:
-    """A share of the parameters. `counts` are the steps of which each worker has sent the gradients.
+    """A share of the parameters. `counts` are the steps whose gradients each worker has sent.
 
     >>> server = Server(torch.zeros(2), workers=2, staleness=1, lr=0.1)
     >>> server.take(0, torch.ones(2))
@@ -122,7 +122,7 @@ class Server:
 
 
 def serve(config: TrainConfig) -> None:
-    """Be a server until all workers have made their steps."""
+    """Serve until all workers have finished their steps."""
     size = torch.zeros(1, dtype=torch.int64)
     dist.recv(size, 0, tag=SIZE)
     values = torch.empty(int(size))

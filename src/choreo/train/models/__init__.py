@@ -1,1 +1,1 @@
-"""Models in plain torch, each built as the part of it that one rank has."""
+"""Models in plain torch, each built as one rank's part of it."""

@@ -1,4 +1,4 @@
-"""DLRM (Naumov et al. 2019): tables of embeddings cut over the ranks, MLPs that every rank has.
+"""DLRM (Naumov et al. 2019): embedding tables cut over the ranks, MLPs replicated.
 
 A rank looks up every rank's samples in its own tables. An all_to_all gives each rank all tables for its own samples.
 """
@@ -34,7 +34,7 @@ def tables_of(net: Recommender, ranks: int) -> list[list[int]]:
 
 
 class Dlrm(nn.Module):
-    """Dense features and rows of tables in, a logit a sample out."""
+    """Dense features and table rows in, one logit per sample out."""
 
     def __init__(self, make: Builder, net: Recommender) -> None:
         super().__init__()

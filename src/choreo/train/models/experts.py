@@ -37,7 +37,7 @@ class Experts(nn.Module):
         self.shared_gate = make.make(f"{name}.shared_gate", (1, model.hidden), std=0.02, alike=True) if gate else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """The weighed sum of each token's experts, and the shared ones."""
+        """The weighted sum of each token's experts, and the shared ones."""
         make, shape = self.make, x.shape
         full = whole(x, make.tp) if make.sequence_parallel else x
         tokens = full.flatten(0, 1)
@@ -64,7 +64,7 @@ class Experts(nn.Module):
         sent = counts.view(parts, -1).sum(1).tolist()
         received = arriving.sum(1).tolist()
         rows = exchange(tokens[source], sent, received, group)
-        # Rows lie by rank and then by expert; experts want them together.
+        # Rows are ordered by rank and then by expert; experts need theirs together.
         sizes = arriving.flatten().tolist()
         blocks, own = rows.split(sizes), len(self.experts)
         outs = [

@@ -1,4 +1,4 @@
-"""What transformers are made of: linear layers cut by columns or rows, norms, and the MLP."""
+"""The building blocks of transformers: linear layers cut by columns or rows, norms, and the MLP."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ EPSILON = 1e-5
 
 
 def enter(make: Builder, x: Tensor) -> Tensor:
-    """An activation as layers that are cut by columns want it: all tokens, at every rank."""
+    """An activation as column-parallel layers need it: all tokens, at every rank."""
     return gather(x, make.tp) if make.sequence_parallel else copy(x, make.tp)
 
 
 def leave(make: Builder, x: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The sum of what layers that are cut by rows give, and their bias, added once."""
+    """The sum of what row-parallel layers give, and their bias, added once."""
     x = scatter(x, make.tp) if make.sequence_parallel else reduce(x, make.tp)
     return x if bias is None else x + bias
 
@@ -30,7 +30,7 @@ def leave(make: Builder, x: Tensor, bias: Tensor | None = None) -> Tensor:
 class Linear(nn.Module):
     """A linear layer, cut by columns (`cut` 0: outputs) or by rows (`cut` 1: inputs).
 
-    One that is cut by rows does not add its bias: that is done after the sum.
+    A row-parallel layer does not add its bias: that is done after the sum.
     """
 
     def __init__(self, make: Builder, name: str, ins: int, outs: int, *, bias: bool, cut: int, std: float) -> None:
@@ -54,7 +54,7 @@ class Norm(nn.Module):
         self.weight = make.make(name, (size,), fill=1.0, alike=per_head) if affine else None
         self.bias = make.make(f"{name}.bias", (size,), alike=per_head) if kind == "layer" else None
         if per_head and make.tp is not None:
-            # Each tensor rank has seen its own heads only.
+            # Each tensor rank has only seen its own heads.
             for parameter in self.parameters():
                 parameter.summed = make.tp
 

@@ -1,4 +1,4 @@
-"""Parameters whose first values depend on the seed and on their name alone: every plan starts from the same model."""
+"""Parameters whose initial values depend only on the seed and on their name: every plan starts from the same model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Piece:
 
 
 def first_values(seed: int, name: str, shape: tuple[int, ...], std: float) -> Tensor:
-    """The first values of a whole parameter: normal with that deviation.
+    """The initial values of a whole parameter: normal with that standard deviation.
 
     >>> bool((first_values(0, "a", (2, 3), 1.0) == first_values(0, "a", (2, 3), 1.0)).all())
     True

@@ -21,7 +21,7 @@ __all__ = ["Stage", "output_layer"]
 
 STD = 0.02
 ROTARY_BASE = 10000.0
-# Tensor cores multiply by an odd number of columns, such as GPT-2's 50,257 words, at a quarter of their speed.
+# Tensor cores multiply an odd number of columns, such as GPT-2's 50,257 words, at a quarter of their speed.
 COLUMNS = {"cuda": 64}
 
 

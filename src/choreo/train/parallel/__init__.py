@@ -1,1 +1,1 @@
-"""How a model is cut over ranks: tensors, sequences, experts, layers and batches, a file each."""
+"""How a model is cut over ranks: tensors, sequences, experts, layers and batches, one file each."""

@@ -18,10 +18,9 @@ def adamw_options(lr: float) -> dict[str, Any]:
 
 
 def state_of(adam: torch.optim.AdamW, parameter: Tensor, steps: int = 0) -> dict[str, Any]:
-    """The state of a parameter, made where it is not there yet; Adam counts `steps` from here on.
+    """The state of a parameter, created if it does not exist yet; Adam counts `steps` from here on.
 
-    Torch makes it in the first step, where it comes to lie in the room of activations that were freed. So it is made
-    before.
+    Torch creates it in the first step, in memory that freed activations have left. So it is created before.
     """
     state: dict[str, Any] = adam.state[parameter]
     if not state:

@@ -78,7 +78,7 @@ def _fully_sharded(stage: nn.Module, mesh: Mesh, plan: Plan) -> nn.Module:
 
 
 def _alone(parameter: Tensor) -> bool:
-    """Whether the replicas of the dense parameters do not all hold this one."""
+    """Whether not all replicas of the dense parameters hold this one."""
     return getattr(parameter, "alone", False)
 
 
@@ -131,7 +131,7 @@ class Optimizers:
                 self.made.append(adam)
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Drop the gradients."""
         for one in self.made:
             one.zero_grad()
 

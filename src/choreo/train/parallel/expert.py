@@ -1,4 +1,4 @@
-"""Expert parallelism: tokens travel to the rank that has their expert, and back, by all_to_all."""
+"""Expert parallelism: tokens travel to the rank of their expert, and back, by all_to_all."""
 
 from __future__ import annotations
 

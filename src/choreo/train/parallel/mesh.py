@@ -1,6 +1,6 @@
-"""The ranks of a job as a mesh: this rank's place along each axis, and a process group for each axis.
+"""The ranks of a job as a mesh: this rank's position along each axis, and a process group for each axis.
 
-Ranks are numbered as `Plan` says: tensor parallel innermost, then context, then data, pipeline stages outermost.
+Ranks are numbered as in `Plan`: tensor parallel innermost, then context, then data, pipeline stages outermost.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Mesh:
         return self.groups.get(axis)
 
     def axis_of(self, group: Any) -> str:
-        """What a group is for, as a plan's figures name it."""
+        """The axis of a group, as a plan's figures name it."""
         for axis, one in self.groups.items():
             if one is group:
                 return {"replicas": "dp", "edp": "dp", "ends": "pp"}.get(axis, axis)

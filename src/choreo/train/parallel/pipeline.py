@@ -1,6 +1,6 @@
 """Pipeline parallelism by torch.distributed.pipelining: stages, and a schedule that runs micro-batches through them.
 
-Importing torch's takes longer than importing torch, so only a rank of a pipeline imports this file.
+Importing torch's pipelining takes longer than importing torch, so only a rank of a pipeline imports this file.
 """
 
 from __future__ import annotations

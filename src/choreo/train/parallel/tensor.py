@@ -101,7 +101,7 @@ def whole(x: Tensor, group: Any, dim: int = SEQUENCE) -> Tensor:
 
 
 def _summed(x: Tensor, group: Any) -> Tensor:
-    """The sum in place: nothing else uses the result of a product, and a copy would take as long as the sum."""
+    """Sum in place: nothing else uses the result of a matmul, and a copy would take as long as the sum."""
     x = x.contiguous()
     dist.all_reduce(x, group=group)
     return x

@@ -1,6 +1,6 @@
-"""ZeRO-1 (Rajbhandari et al., 2020): every rank keeps the optimizer's state of a share of the parameters.
+"""ZeRO-1 (Rajbhandari et al., 2020): every rank keeps the optimizer's state of a shard of the parameters.
 
-Gradients are summed by reduce_scatter, so that a rank gets those of its share; it updates its share, and all_gather
+Gradients are summed by reduce_scatter, so that a rank gets those of its shard; it updates its shard, and all_gather
 gives all ranks the new parameters. That sends as many bytes as one all_reduce. Torch's ZeroRedundancyOptimizer sends
 half as many again: it all_reduces the gradients and broadcasts each parameter from its owner.
 """
@@ -43,7 +43,7 @@ class ZeroOptimizer:
 
     @torch.no_grad()
     def take_share(self) -> None:
-        """Copy this rank's share out of the parameters, whose values are new."""
+        """Copy this rank's shard out of the parameters, whose values are new."""
         self.share.copy_(self.flat.chunk(self.flat.numel() // self.share.numel())[self.own])
 
     def zero_grad(self) -> None:
@@ -52,7 +52,7 @@ class ZeroOptimizer:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Sum the gradients, update this rank's share, and gather those of all ranks."""
+        """Sum the gradients, update this rank's shard, and gather those of all ranks."""
         if self.share.grad is None:
             self.share.grad = torch.empty_like(self.share)
         dist.reduce_scatter_tensor(self.share.grad, self.grads, group=self.group)

@@ -1,1 +1,1 @@
-"""What one rank of a training run does: its part of the model, step after step, timed and counted."""
+"""One rank of a training run: its part of the model, step after step, timed and counted."""

@@ -29,7 +29,7 @@ def main() -> int:
     from choreo.train.rank.loop import train_rank
 
     keep_freed_memory()
-    torch.set_num_threads(1)  # a rank is one core's worth, so that plans can be compared
+    torch.set_num_threads(1)  # one thread per rank, so that plans can be compared
     try:
         if not config.survives:
             dist.init_process_group(config.backend)

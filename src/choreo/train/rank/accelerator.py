@@ -30,7 +30,7 @@ class Accelerator:
             torch.cuda.synchronize()
 
     def reset_peak(self) -> None:
-        """Forget what memory was held before."""
+        """Reset the peak of the memory in use."""
         if self.on_gpu:
             gc.collect()
             torch.cuda.empty_cache()
@@ -43,7 +43,7 @@ class Accelerator:
         return torch.cuda.max_memory_reserved() if self.on_gpu else peak_bytes()
 
     def peak_flops_per_s(self, precision: str, ranks: int) -> float:
-        """What all ranks could compute: a GPU's peak from the catalogue, or one core's best product times the cores."""
+        """What all ranks could compute: a GPU's peak from the catalogue, or one core's best matmul times the cores."""
         if self.on_gpu:
             used = min(ranks, torch.cuda.device_count())
             try:

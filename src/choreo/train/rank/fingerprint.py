@@ -1,4 +1,4 @@
-"""Whether all ranks have the same code, versions, configuration and data, compared before training."""
+"""Check that all ranks have the same code, versions, configuration and data, before training."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["compare_fingerprints", "fingerprint"]
 
 
 def fingerprint(config: TrainConfig) -> dict[str, str]:
-    """What must be equal on all ranks, each part by a name that a message can use."""
+    """What must be equal on all ranks, each part under a name that a message can use."""
     folder = Path(__file__).parent.parent
     code = hashlib.sha256()
     for file in sorted(folder.rglob("*.py")):
@@ -42,7 +42,7 @@ def _data(config: TrainConfig) -> str:
 
 
 def compare_fingerprints(config: TrainConfig) -> None:
-    """Refuse to train where ranks differ, and say which and in what."""
+    """Refuse to train if ranks differ, and say which ranks differ in what."""
     own = fingerprint(config)
     found: list[dict[str, str]] = [{}] * dist.get_world_size()
     dist.all_gather_object(found, own)

@@ -1,4 +1,4 @@
-"""What one rank does: build its part of the model, step after step, and say what it measured."""
+"""What one rank does: build its part of the model, train step after step, and report what it measured."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ __all__ = ["AUTOCAST", "Report", "train_rank"]
 
 Report = Callable[[dict[str, Any]], None]
 AUTOCAST = {"bf16": torch.bfloat16}
-CORE_WAIT = "core_wait_s"  # in what a rank tells of a step
+CORE_WAIT = "core_wait_s"  # in a rank's report of a step
 
 
 def train_rank(config: TrainConfig, report: Report) -> None:
-    """Train in a process group that is there already. Rank 0 reports every step, and at the end what it all took."""
+    """Train in an existing process group. Rank 0 reports every step, and the totals at the end."""
     rank = dist.get_rank()
     compare_fingerprints(config)
     _load_libraries(config)
@@ -75,7 +75,7 @@ def train_rank(config: TrainConfig, report: Report) -> None:
 
 
 def _train(config: TrainConfig, mesh: Mesh, clock: Clock, peak: float, report: Report) -> dict[str, Any]:
-    """Train together with all ranks; what this rank sent in the last step, when everything had been set up."""
+    """Train together with all ranks; returns what this rank sent in the last step, when everything was set up."""
     trainer = Trainer(config, mesh, clock)
     checkpoints = _checkpoints(config, trainer)
     traffic: dict[str, list[int]] = {}
@@ -100,12 +100,12 @@ def _train(config: TrainConfig, mesh: Mesh, clock: Clock, peak: float, report: R
 
 
 def _train_with_servers(config: TrainConfig, mesh: Mesh, clock: Clock, peak: float, report: Report) -> dict[str, Any]:
-    """Be a server, or a worker that exchanges data with servers alone; the steps are put together at the end."""
+    """Be a server, or a worker that exchanges data only with servers; the steps are combined at the end."""
     from choreo.train.experiments.parameter_server import serve
 
     reports: list[dict[str, float]] = []
     staleness: list[int] = []
-    take_traffic(mesh)  # what was sent before does not count, nor do the first values
+    take_traffic(mesh)  # what was sent before does not count, nor do the initial values
     if mesh.rank >= config.plan.gpus:
         serve(config)
     else:
@@ -125,7 +125,7 @@ def _train_with_servers(config: TrainConfig, mesh: Mesh, clock: Clock, peak: flo
 
 
 def _load_libraries(config: TrainConfig) -> None:
-    """Load what torch loads with the first optimizer (75 MB) and for fully_shard: it is no memory of the model."""
+    """Load what torch loads with the first optimizer (75 MB) and for fully_shard: it is not the model's memory."""
     parameter = nn.Parameter(torch.zeros(1))
     parameter.grad = torch.zeros(1)
     torch.optim.AdamW([parameter], fused=True).step()
@@ -147,7 +147,7 @@ class Trainer:
     def __init__(self, config: TrainConfig, mesh: Mesh, clock: Clock) -> None:
         self.config, self.mesh, self.clock, plan = config, mesh, clock, config.plan
         self.micro_batches = plan.micro_batches(config.global_batch)
-        # DDP knows neither of a backward pass in two halves nor of several stages whose passes mix.
+        # DDP supports neither a backward pass in two halves nor several stages with interleaved passes.
         self.by_hand = plan.zero < 2 and plan.pp > 1 and (plan.schedule == "zero-bubble" or plan.interleave > 1)
         self.task = make_task(config, mesh)
         if config.compile:
@@ -159,7 +159,7 @@ class Trainer:
         }
         self.parameters = [one for stage in self.stages.values() for one in stage.parameters()]
         self.optimizer = _optimizer(self.parameters, config, mesh, clock)
-        # With tensor ranks the loss sends, which a compiler would cut out of it.
+        # With tensor ranks the loss communicates, which would break the compiled graph.
         self._summed_loss = torch.compile(self.task.loss) if config.compile and plan.tp == 1 else self.task.loss
         self.pipeline = self._pipeline() if plan.pp > 1 else None
 
@@ -260,7 +260,7 @@ def _summed_up(
 
 
 def _refuse_nan(step: int, reports: list[dict[str, float]], first: int = 0) -> None:
-    """Stop if a loss is not a number; `first` is the rank of the first report."""
+    """Stop if a loss is NaN; `first` is the rank of the first report."""
     bad = [rank for rank, one in enumerate(reports, first) if not math.isfinite(one["loss"])]
     if bad:
         raise TrainingError(

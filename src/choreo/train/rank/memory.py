@@ -19,14 +19,14 @@ def _status(name: str, file: Path = STATUS) -> int:
 
 
 def reset_peak() -> None:
-    """Forget what was held before."""
+    """Reset the peak."""
     with suppress(OSError):
         CLEAR.write_text("5")
     _BEFORE[0] = _status("VmRSS")
 
 
 def peak_bytes() -> int:
-    """The most that was held since `reset_peak`, without what was there then: interpreter, libraries, torch itself."""
+    """The most that was held since `reset_peak`, without what was there before: interpreter, libraries, torch itself."""
     return max(0, _status("VmHWM") - _BEFORE[0])
 
 

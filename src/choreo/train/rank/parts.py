@@ -1,8 +1,8 @@
 """Where the time of a step goes, measured inside a rank: collectives by kind, the pipeline's bubble, the optimizer.
 
-Calls of torch.distributed are timed while a rank waits in them; what runs beside the backward pass costs only what is
-left of it when the pass is over. The rest of the step is compute. Of the calls of one size, the shortest is what
-communication takes: in a longer one, a rank waits for another that is late.
+Calls of torch.distributed are timed while a rank waits in them; what overlaps the backward pass costs only what is left
+of it when the pass is over. The rest of the step is compute. Among the calls of one size, the shortest is the
+communication time: in a longer one, a rank waits for another that is late.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 __all__ = ["STRAGGLERS", "Clock", "Span"]
 
-# How torch spells them, and how a plan's figures do.
+# Torch's names, and those of a plan's figures.
 COLLECTIVES = {
     "all_reduce": "all_reduce",
     "all_gather_into_tensor": "all_gather",
@@ -33,12 +33,12 @@ COLLECTIVES = {
 }
 BUBBLE, SEND, STRAGGLERS = "bubble", "pp send", "stragglers"
 LAST_BUCKET = -1  # in place of its bytes: it is the same in every step
-MOST_SPANS = 2000  # of a rank and step
+MOST_SPANS = 2000  # per rank and step
 SCHEDULES, BATCH = "torch.distributed.pipelining.schedules", "_batch_p2p"
 
 
 class Span(NamedTuple):
-    """Something that a rank did, from one moment of its step to another; passes have a micro-batch and a chunk."""
+    """An interval of a rank's step; passes have a micro-batch and a chunk."""
 
     name: str  # "F", "B" and "W" are passes
     micro_batch: int
@@ -73,7 +73,7 @@ class Clock:
         return {"time": total, "compute": max(0.0, total - sum(self.spent.values())), **self.spent}
 
     def bucket_ready(self) -> None:
-        """A bucket of gradients is ready to be sent: from the last on, sending is all that is left of the pass."""
+        """A bucket of gradients is ready to be sent: after the last one, only sending is left of the pass."""
         self._bucket_at_s = time.perf_counter()
 
     def backward_done(self) -> None:
@@ -83,20 +83,20 @@ class Clock:
             self._bucket_at_s = None
 
     def count(self, kind: str, start_s: float) -> None:
-        """Count the time since then as part of this kind."""
+        """Add the time since then to this part."""
         self.spent[kind] += time.perf_counter() - start_s
         if kind != BUBBLE:
             self._keep(kind, start_s)
 
     def count_send(self, size_bytes: int, start_s: float) -> None:
-        """Count the time since then, in which a message was waited for that this rank has sent.
+        """Add the time since then, in which this rank waited for a message it had sent.
 
         It is sent when the neighbour has taken it. Time beyond the shortest is waiting for the neighbour.
         """
         self._count_least(SEND, size_bytes, start_s, BUBBLE)
 
     def count_collective(self, kind: str, size_bytes: int, start_s: float) -> None:
-        """Count the time since then, in which this rank was in a collective. Time beyond the shortest is waiting."""
+        """Add the time since then, in which this rank was in a collective. Time beyond the shortest is waiting."""
         self._count_least(kind, size_bytes, start_s, STRAGGLERS)
 
     def _count_least(self, kind: str, size_bytes: int, start_s: float, waiting: str) -> None:
@@ -119,7 +119,7 @@ class Clock:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Count what is inside as one part, without the collectives in it, which are counted by themselves."""
+        """Count everything inside as one part, except its collectives, which are counted separately."""
         before, start_s = sum(self.spent.values()), time.perf_counter()
         yield
         self.spent[name] += time.perf_counter() - start_s - (sum(self.spent.values()) - before)

@@ -1,4 +1,4 @@
-"""What a model is trained to do: its part at this rank, its batches, its loss, and what a step of it counts."""
+"""What a model is trained to do: this rank's part, its batches, its loss, and the units of a step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Batch = tuple[tuple[Tensor, ...], Tensor]
 
 
 class Task(Protocol):
-    """A model at work. `units` are the tokens or samples of a step of all ranks, `flops` what they take."""
+    """A model in training. `units` are the tokens or samples in a step of all ranks, `flops` their FLOPs."""
 
     stages: dict[int, nn.Module]
     units: int
@@ -72,7 +72,7 @@ class Language:
         self.flops = model_flops(model, config.seq, config.global_batch)
 
     def batch(self, step: int) -> Batch:
-        """Tokens and targets: of each of this rank's samples, the positions it has."""
+        """Tokens and targets: this rank's positions of each of its samples."""
         numbers = _numbers(self.config, self.mesh, step)
         rows = torch.from_numpy(self.text.batch(numbers[0], len(numbers))).to(self.mesh.device)
         return (rows[:, self.positions].contiguous(),), rows[:, self.positions + 1].contiguous()
