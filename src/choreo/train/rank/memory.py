@@ -26,7 +26,7 @@ def reset_peak() -> None:
 
 
 def peak_bytes() -> int:
-    """The most that was held since `reset_peak`, without what was there before: interpreter, libraries, torch itself."""
+    """The most that was held since `reset_peak`, without what was there before (interpreter, libraries, torch)."""
     return max(0, _status("VmHWM") - _BEFORE[0])
 
 
