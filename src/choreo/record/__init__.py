@@ -1,8 +1,8 @@
 """Every result stored: written to SQLite while work runs, loaded into Parquet, and queried in SQL.
 
-`Store` writes. To read without SQL, `columns()` lists the columns, and `select(["median(time_s)"], where=[("ranks",
-">=", 8)], group_by=["algorithm"])` gives an `Answer`: its `sql`, `columns` and `rows`. `sql` answers a query, and `ask`
-a named question. All of these only read.
+`Store` writes. To read without SQL, `columns()` lists the columns, and `select` gives an `Answer` with its `sql`,
+`columns` and `rows`: `select(["median(time_s)"], where=[("ranks", ">=", 8)], group_by=["algorithm"])`. `sql` answers a
+query, and `ask` a named question. All of these only read.
 """
 
 from choreo.record.ask.answer import Answer
