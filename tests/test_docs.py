@@ -7,6 +7,7 @@ ranks of `choreo run` print is compared without regard to who was first.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import doctest
 import importlib
@@ -197,6 +198,15 @@ def test_every_public_function_has_an_example() -> None:
     functions = {name for name in choreo.__all__ if inspect.isfunction(getattr(choreo, name))}
     assert functions
     assert [name for name in sorted(functions) if ">>> " not in (getattr(choreo, name).__doc__ or "")] == []
+
+
+def test_code_in_public_docstrings_stays_on_its_line() -> None:
+    """`docs/conf.py` marks code line by line."""
+    texts = {name: getattr(choreo, name).__doc__ or "" for name in choreo.__all__}
+    for file in (ROOT / "src" / "choreo").glob("*/__init__.py"):
+        texts[file.parent.name] = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    lines = [(name, line) for name, text in texts.items() for line in text.splitlines()]
+    assert [(name, line) for name, line in lines if line.count("`") % 2] == []
 
 
 def test_the_picture_in_the_readme_is_what_its_command_draws(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Run schedules between real processes, over shared memory and sockets.
 
-The names are loaded when they are first used: a launcher needs none of them.
+Names are loaded on first use: a launcher needs none of them.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""What all calls of a communicator need: the engine, checks of ranks and timeouts, and how a call is run."""
+"""What all calls of a communicator need: the engine, checks of ranks and timeouts, and how a call runs."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class CallBase:
         cache: bool = False,
         key: object = None,
     ) -> Result | Work[Result]:
-        """Run a call in order. With `cache`, the next call like it, with the same `key`, skips all checks."""
+        """Run a call in order. With `cache`, the next identical call, with the same `key`, skips all checks."""
         engine = self._engine
         prepared = engine.prepare(request)
         if cache:

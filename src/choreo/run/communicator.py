@@ -49,8 +49,8 @@ class Communicator(ObjectCalls, MessageCalls, RecoverCalls):
     """Ranks that run collectives together. Every rank makes the same calls in the same order, from one thread.
 
     With `async_op=True` a call returns a `Work` at once; asynchronous calls run in order. `timeout` is in seconds, or
-    text like "30s"; if it is not given, `timeout_s` holds. `ranks` are the numbers that the ranks had at first: they
-    stay the same when the communicator shrinks or grows.
+    text like "30s"; the default is `timeout_s`. `ranks` are the original numbers of the ranks: they stay the same when
+    the communicator shrinks or grows.
 
     >>> import choreo, numpy as np
     >>> with choreo.init() as comm:
@@ -148,7 +148,7 @@ class Communicator(ObjectCalls, MessageCalls, RecoverCalls):
 
     @property
     def quorum(self) -> str:
-        """Who goes on when the network between hosts is cut: a "majority" of the ranks, or "any" side.
+        """Who continues after a network partition: a "majority" of the ranks, or "any" side.
 
         >>> import choreo
         >>> with choreo.init(quorum="any") as comm:
@@ -158,7 +158,7 @@ class Communicator(ObjectCalls, MessageCalls, RecoverCalls):
         return self._engine.connection.consensus.quorum.rule
 
     def explain(self, collective: str, size_bytes: int) -> str:
-        """Which algorithm a call of this size takes, and why. The size is that of the whole vector, as in nccl-tests.
+        """Which algorithm a call of this size uses, and why. The size is that of the whole vector, as in nccl-tests.
 
         >>> import choreo
         >>> with choreo.init() as comm:
@@ -168,10 +168,10 @@ class Communicator(ObjectCalls, MessageCalls, RecoverCalls):
         return self._engine.chooser.explain(collective, size_bytes)
 
     def stats(self, *, reset: bool = False) -> list[Traffic]:
-        """What this rank has sent and received, by collective and by peer, since it began or was last `reset`.
+        """What this rank has sent and received, by collective and by peer, since it started or the last `reset`.
 
-        Messages are rows of "send" and "recv". Calls that ended well count, with what their algorithms really moved.
-        `pandas.DataFrame(comm.stats())` is a table of it.
+        Messages are rows of "send" and "recv". Calls that succeeded count, with what their algorithms really moved.
+        `pandas.DataFrame(comm.stats())` makes a table of it.
 
         >>> import choreo, numpy as np
         >>> with choreo.init() as comm:
@@ -213,7 +213,7 @@ class Communicator(ObjectCalls, MessageCalls, RecoverCalls):
                 try:
                     engine.connection.endpoint.close()
                     break
-                except RuntimeError:  # a thread is on its way out of a call
+                except RuntimeError:  # a thread is leaving a call
                     if time.monotonic() > end_s:
                         raise
                     time.sleep(0.001)
@@ -228,8 +228,7 @@ class Communicator(ObjectCalls, MessageCalls, RecoverCalls):
         self.close()
 
     def __del__(self) -> None:
-        # A rank that was given up drops its communicator without closing it, and joins again: nothing may stay open.
-        # If the introduction failed, the connection is closed already, or needed to shrink it.
+        # A rank that was excluded drops its communicator without closing it, and joins again: nothing may stay open.
         if self._introduced and not self._engine.connection.closed:
             with contextlib.suppress(ChoreoError, RuntimeError):
                 if self._engine.progress.pending:
@@ -291,7 +290,7 @@ class Communicator(ObjectCalls, MessageCalls, RecoverCalls):
         )
 
     def _move_to(self, connection: Connection, members: tuple[int, ...]) -> None:
-        """Go on with these ranks of the old connection, on another connection."""
+        """Continue with these ranks of the old connection, on another connection."""
         ranks, engine = tuple(self.ranks[member] for member in members), self._engine
         self._close_listener()
         self.messages.close()
@@ -337,7 +336,7 @@ def form_communicator(
     shrink_s: float = SHRINK_S,
     codec: Codec | None = PICKLE,
 ) -> Communicator:
-    """A communicator on a new connection. Ranks that are lost while it is set up are left out."""
+    """A communicator on a new connection. Ranks that are lost during setup are left out."""
     while True:
         is_first_here = bool(connection.remote[: connection.rank].all())
         remember_addresses((peer.address for peer in connection.peers), write=is_first_here)

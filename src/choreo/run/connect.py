@@ -39,10 +39,10 @@ __all__ = ["EXCHANGES", "connect"]
 
 EXCHANGES = 3
 STAGE_BYTES = 8 << 20  # of eight slots
-# How long a rank spins before it yields its core: long where every rank has a core, hardly where they share cores. A
+# How long a rank spins before it yields its core: long if every rank has its own core, briefly if they share cores. A
 # spin is a PAUSE, which takes 15 ns on some processors and 50 ns on others.
 SPINS_ALONE, SPINS_SHARED = 1000, 2
-# Every rank has dialled by the time that connections are collected, so this is only for a busy host.
+# Every rank has dialled by the time that connections are collected, so this only matters on a busy host.
 FINISH_S = 10.0
 
 
@@ -76,7 +76,7 @@ def connect(
 
     `name` is part of the segment's file name. `host` is the same text on ranks that share memory. If there may be
     several hosts, every rank gives a `network`, all with the same secret. All give the same `quorum`. A rank that
-    cannot go on tells the others why in the next exchange, and all raise.
+    cannot continue tells the others why in the next exchange, and all raise.
     """
     with contextlib.ExitStack() as undo, contextlib.ExitStack() as names:
         mine = _Connecting(bootstrap, host, network, quorum, timeout_s=timeout_s, undo=undo, names=names)
@@ -90,7 +90,7 @@ def connect(
             made = mine.finish(ranks)
         except OSError as error:
             raise RendezvousError(f"this rank could not connect: {why(error)}") from None
-        names.close()  # without names, nothing can be left behind
+        names.close()  # once the names are gone, nothing can be left behind
         undo.pop_all()
     return made
 
@@ -119,7 +119,7 @@ class _Connecting:
         self._until_watched = undo.enter_context(contextlib.ExitStack())  # the executor closes these
 
     def introduce(self, name: str) -> bytes:
-        """Make what the other ranks open, and say where it is."""
+        """Create what the other ranks open, and say where it is."""
         remove_stale()
         load_algorithms()
         self._segment = segment = Segment(f"choreo-{name}-{self._rank}", self._world_size, STAGE_BYTES)
@@ -151,7 +151,7 @@ class _Connecting:
         return msgspec.json.encode(me)
 
     def open(self, ranks: list[_Introduction]) -> bytes:
-        """Open what the others have made, and dial the lower ranks on other hosts."""
+        """Open what the others have created, and dial the lower ranks on other hosts."""
         try:
             self._open(ranks)
         except BaseException:
@@ -196,7 +196,7 @@ class _Connecting:
             assert self._listener is not None
             end_s = max(self._end_s, time.monotonic() + FINISH_S)
             self._tcp = self._listener.finish(self._tcp, self._elsewhere, end_s)
-            # The executor closes its descriptors when it ends, and the detector still needs its own then.
+            # The executor closes its descriptors when it ends, and the failure detector still needs its own then.
             for number, one in self._tcp.control.items():
                 self._watch(number, one.socket.fileno())
 
@@ -254,7 +254,7 @@ def _check_quorums(ranks: list[_Introduction]) -> None:
 
 
 def _scheduling_group(kernel: Path = Path("/proc")) -> str:
-    """The scheduler's groups that this process shares cores in: its autogroup, which is its session's, and its cgroup.
+    """The scheduler's groups in which this process shares cores: its autogroup (that of its session) and its cgroup.
 
     A process whose ancestors never made a session is in no autogroup: then the kernel's file is empty.
     """
@@ -290,7 +290,7 @@ def _communicator_network(network: NetworkConfig | None, ranks: list[_Introducti
 
 
 def _streams(tcp: TcpConnections, cipher: str) -> dict[int, tuple[StreamSpec, ...]]:
-    """The streams as the executor takes them: descriptors, and keys where they are sealed."""
+    """The streams as the executor takes them: descriptors, and keys if they are sealed."""
     return {
         number: tuple(
             (one.socket.fileno(), cipher, *one.record_keys) if cipher else one.socket.fileno() for one in several

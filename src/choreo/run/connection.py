@@ -32,7 +32,7 @@ __all__ = ["Connection", "Ended"]
 
 
 class Ended:
-    """Stands in for the executor of a connection that has ended: every call raises why."""
+    """Replaces the executor of a connection that has ended: every call raises why."""
 
     def __init__(self, error: ChoreoError, calls: int) -> None:
         self.error, self.calls = error, calls
@@ -85,7 +85,7 @@ class Connection:
         return isinstance(self.endpoint, Ended) and isinstance(self.endpoint.error, PeerFailure)
 
     def run(self, prepared: PreparedCall, input_array: object, work: object, *, timeout_s: float) -> Failed | None:
-        """Run a call; None, or how it failed, which rank caused it, and in which operation."""
+        """Run a call; returns None, or how it failed, which rank caused it, and in which operation."""
         failed: Failed | None = self.endpoint.run(
             self.endpoint.calls + 1,
             prepared.signature,
@@ -106,7 +106,7 @@ class Connection:
         detector = self.detector
         gave_up, _, interrupted_in = detector.gave_up(self.rank)
         if gave_up == INTERRUPTED:
-            # This rank missed what the others did since, so it has no vote.
+            # This rank missed what the others have done since, so it has no vote.
             error: ChoreoError = CommunicatorClosed(
                 f"{describe_call(prepared.call)}, call {self.calls}: {self.peers[self.rank]} was interrupted in call "
                 f"{interrupted_in}; the other ranks go on without it"
@@ -120,7 +120,7 @@ class Connection:
             survive = until_s is not None
             error = failure_error(detector, self.consensus, found, prepared.call, step, agreed=agreed, survive=survive)
         self.end(error)
-        return copy.copy(error)  # the one that is raised refers to all frames that it passes through
+        return copy.copy(error)  # the raised error refers to all frames that it passes through
 
     def end(self, error: ChoreoError) -> None:
         """Close the executor. From now on every call raises this error."""

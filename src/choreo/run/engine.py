@@ -30,7 +30,7 @@ __all__ = ["CallRequest", "Engine", "debug_wanted"]
 
 Result = TypeVar("Result")
 
-# A smaller array is staged: that costs less than finding out whether peers can read it in place.
+# Smaller arrays are staged: that is cheaper than finding out whether peers can read them in place.
 LOOK_BYTES = 64 << 10
 MAX_PREPARED = 1024
 
@@ -82,7 +82,7 @@ class Engine:
         self._prepared: dict[Hashable, PreparedCall] = {}
 
     def cache(self, key: object, prepared: PreparedCall, request: CallRequest) -> None:
-        """Let the next call like this one go straight to the executor; `key` is its operation or root."""
+        """Let the next identical call go straight to the executor; `key` is its operation or root."""
         work = request.mine if prepared.is_part else request.work
         if self.debug or work is None or prepared.copies or not (prepared.stages or self.readable):
             return
@@ -230,7 +230,7 @@ class Engine:
             part = sum(blocks[: self.rank]) * item, blocks[self.rank] * item
         try:
             return prepare_call(call, self.rank, self.world_size, remote, same=same, stages=not registered, part=part)
-        except UsageError:  # this algorithm sends inputs after results have come in
+        except UsageError:  # this algorithm sends inputs after results have arrived
             if not same:
                 raise
         prepared = prepare_call(call, self.rank, self.world_size, remote, same=False, stages=not registered)
@@ -239,7 +239,7 @@ class Engine:
     def _work(self, length: int) -> Array:
         try:
             return self.heap.buffer("work", length)
-        except UsageError:  # little shared memory is left: use private memory, which peers may be allowed to read
+        except UsageError:  # shared memory is short: use private memory, which peers may be allowed to read
             return np.empty(length, np.uint8)
 
     def _in_heap(self, given: Array | None, work: Array) -> tuple[Array | None, Array]:

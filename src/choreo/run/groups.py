@@ -1,4 +1,4 @@
-"""Some ranks of a communicator: groups, the axes of a mesh, and the connections of both."""
+"""Subsets of a communicator's ranks: groups, the axes of a mesh, and the connections of both."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Mesh:
 
 
 class _GroupBootstrap:
-    """Exchanges blobs within a group. All ranks of the parent take part."""
+    """Exchanges blobs within a group. All ranks of the parent call it."""
 
     def __init__(self, parent: Engine, ranks: tuple[int, ...]) -> None:
         self._parent, self._ranks = parent, ranks
@@ -136,7 +136,7 @@ def connect_axes(parent: Engine, sides: tuple[int, ...], names: tuple[str, ...],
 
 
 def _connect(parent: Engine, ranks: tuple[int, ...], timeout_s: float) -> Connection:
-    """Connect one group. Ranks that are done, and those that failed, take part in the exchanges until all are."""
+    """Connect one group. Ranks that are done, and those that failed, stay in the exchanges until all are done."""
     connection, failed = parent.connection, None
     with contextlib.ExitStack() as undo:
         try:

@@ -1,4 +1,4 @@
-"""What a communicator has moved, counted from the programs that were run: by collective and by peer."""
+"""What a communicator has moved, counted from the programs that ran: by collective and by peer."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Traffic(Result):
 class TrafficCounter:
     """Sums of what was exchanged.
 
-    An executor only counts how often each program has run. What one run moves is worked out on demand. Messages, which
+    An executor only counts how often each program has run. What one run moves is computed on demand. Messages, which
     have no program, are added one by one with `add`.
 
     >>> counter = TrafficCounter()

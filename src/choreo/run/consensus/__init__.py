@@ -1,1 +1,1 @@
-"""How the ranks of a communicator notice failures, and agree on them."""
+"""How the ranks of a communicator detect failures, and agree on them."""

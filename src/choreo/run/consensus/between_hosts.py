@@ -28,7 +28,7 @@ from choreo.run.consensus.quorum import ANY, Quorum
 
 __all__ = ["SILENT_S", "HostConsensus"]
 
-SILENT_S = 5.0  # how long to wait for votes of hosts that take part; they vote within milliseconds if they get a core
+SILENT_S = 5.0  # how long to wait for votes of hosts in the consensus; they vote within milliseconds if they get a core
 CUT_OFF_S = 1.5  # by the rule "any": how long to wait for a host whose kernel acknowledges nothing
 TURN_S, BALLOT_S, LONGEST_BALLOT_S = 0.03, 0.5, 4.0
 PAUSE_S = 0.001
@@ -73,7 +73,7 @@ class _Voter:
 
 
 class HostConsensus:
-    """One rank's part in the decisions between hosts."""
+    """One rank's side of the decisions between hosts."""
 
     def __init__(self, ledger: Ledger, channel: ControlChannel, quorum: Quorum, rank: int) -> None:
         self._ledger, self._channel, self._quorum, self._rank = ledger, channel, quorum, rank
@@ -128,7 +128,7 @@ class HostConsensus:
                 channel.send(Prepare(topic, proposer.ballot))
                 state = self._voter(topic).prepare(proposer.ballot)
                 mine = None if state is None else Promise(self._host[self._rank], state.accepted, state.value)
-            if mine is not None:  # in every round: by the rule "any", fewer votes may be enough by now
+            if mine is not None:  # in every round: with the rule "any", fewer votes may be enough by now
                 proposer = self._promised(topic, proposer, mine, enough)
             for rank, reply in channel.take_replies(topic):
                 if isinstance(reply, Promised):
@@ -157,7 +157,7 @@ class HostConsensus:
     def _enough(self, awaited: list[int], waited_s: float) -> Callable[[frozenset[int]], bool]:
         if self._quorum.rule != ANY:
             return self._quorum.is_enough
-        # Every side may go on, so it waits for all hosts that it can reach.
+        # Every side may continue, so it waits for all hosts that it can reach.
         if waited_s >= CUT_OFF_S:
             awaited = [one for one in awaited if one == self._rank or not self._channel.is_cut_off(one)]
         hosts = self._quorum.voters([self._rank] if waited_s >= SILENT_S else [self._rank, *awaited])

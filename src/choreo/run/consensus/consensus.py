@@ -61,7 +61,7 @@ class Consensus:
     ) -> bytes | None:
         """Propose a value, or none; returns the decision, or None if there is no quorum for it within `patience_s`.
 
-        By the rule "any" it waits for the live ranks that take part, and there is always a decision.
+        With the rule "any" it waits for the live ranks in the consensus, and there is always a decision.
         """
         if self._hosts is None:
             return self._ledger.decided(topic) if proposal is None else self._ledger.decide(topic, proposal)
@@ -75,13 +75,13 @@ class Consensus:
     def decide_outcome(
         self, topic: str, proposal: Outcome, takes_part: Callable[[int], bool], patience_s: float
     ) -> Outcome | None:
-        """Decide on an outcome; None if there is no quorum. Only ranks on a side that may go on propose."""
+        """Decide on an outcome; None if there is no quorum. Only ranks on a side that may continue propose."""
         mine = msgspec.msgpack.encode(proposal) if self.can_go_on_without(proposal.lost) else None
         decided = self.decide(topic, mine, takes_part, patience_s)
         return None if decided is None else msgspec.msgpack.decode(decided, type=Outcome)
 
     def went_on(self) -> tuple[int, ...]:
-        """The ranks that have gone on without this one, if they have."""
+        """The ranks that have continued without this one, if they have."""
         for decision in self._ledger.all_decided(MEMBERS):
             lost = msgspec.msgpack.decode(decision, type=Outcome).lost
             if self._detector.rank in lost:

@@ -1,8 +1,7 @@
 """What ranks on different hosts tell each other about failures, over their control connections.
 
-All frames are sealed. While all is well, only PROGRESS frames are sent, so any other frame tells the executor that
-something is wrong. There is no thread: the executor polls while it waits, and so does a rank that takes part in a
-consensus.
+All frames are sealed. In normal operation only PROGRESS frames are sent, so any other frame tells the executor that
+something is wrong. There is no thread: the executor polls while it waits, and so does a rank in a consensus.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ __all__ = [
 MAX_MESSAGE_BYTES = 64 << 10
 CHUNK_BYTES = 64 << 10
 LONGEST_LOOK_S = 0.02
-UNACKNOWLEDGED_S = 0.25  # a kernel that gets something acknowledges it within 40 ms
+UNACKNOWLEDGED_S = 0.25  # a kernel acknowledges what it receives within 40 ms
 CLOSE_S = 0.5  # how long closing waits for other hosts to acknowledge what was sent
 CLOSE_PAUSE_S = 0.0005
 _GOODBYE = struct.Struct("<IIQ")  # the outcome, the culprit, the call
@@ -116,7 +115,7 @@ _DECODER = msgspec.msgpack.Decoder(Message)
 
 
 class ControlConnection:
-    """The control connection to one rank, and what came over it."""
+    """The control connection to one rank, and what was received on it."""
 
     def __init__(self, sealed: AuthenticatedSocket) -> None:
         self.socket, self._reader, self._writer = sealed.socket, sealed.reader, sealed.writer
@@ -124,11 +123,11 @@ class ControlConnection:
         self.socket.setblocking(False)
         self._outgoing = bytearray()
         self._found: list[Message] = []
-        self._lock = threading.Lock()  # the executor's thread looks as well
+        self._lock = threading.Lock()  # the executor's thread polls as well
         self.gave_up = (0, 0, 0)  # why its executor gave up, which rank it blames, and in which call
         self.progress = [0, 0]  # the last call that it has reduced, and the last that it has returned from
-        self.lost = False  # the rank has died or left, or what came is not what it sent
-        self.altered = False  # what came is not what it sent
+        self.lost = False  # the rank has died or left, or the data was altered
+        self.altered = False  # the data was altered
         self._looked_s, self._unacknowledged_s = 0.0, 0.0
 
     def send(self, message: Message) -> None:
@@ -161,7 +160,7 @@ class ControlConnection:
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            self._outgoing.clear()  # but what it sent before it went may still be there to read
+            self._outgoing.clear()  # but what it sent before it left may still be there to read
 
     def receive(self) -> list[Message]:
         """The messages that have arrived."""
@@ -173,7 +172,7 @@ class ControlConnection:
     def look(self) -> tuple[int, int, int, int]:
         """Why nothing more comes from this rank (0: it may), why it gave up, whom it blames, and in which call.
 
-        The executor calls this. A rank that said goodbye has done its part of all calls before.
+        The executor calls this. A rank that said goodbye has done its part of all earlier calls.
         """
         with self._lock:
             self._read()
@@ -190,9 +189,9 @@ class ControlConnection:
         return True
 
     def unacknowledged_s(self) -> float:
-        """For how long the other host's kernel has acknowledged nothing: as seen by this process, or by its kernel.
+        """How long the other host's kernel has acknowledged nothing: as seen by this process, or by its kernel.
 
-        Each look adds at most LONGEST_LOOK_S: a process that got no core may have sent something only just now. The
+        Each poll adds at most LONGEST_LOOK_S: a process that got no core may have sent something only just now. The
         kernel keeps counting meanwhile, and knows how often it has retransmitted.
         """
         now_s, before_s = time.monotonic(), self._looked_s
@@ -221,7 +220,7 @@ class ControlConnection:
             self.lost = True
 
     def finish(self) -> bool:
-        """Write what is queued, and end the stream after it. Returns whether the other host has acknowledged it all."""
+        """Write what is queued, and end the stream after it. Returns whether everything was acknowledged."""
         self.flush()
         if not self._outgoing:
             with contextlib.suppress(OSError):
@@ -229,7 +228,7 @@ class ControlConnection:
         return not self.is_cut_off()
 
     def close(self) -> None:
-        """Close the socket. A socket that is closed with unread data resets the connection, so it is read first."""
+        """Close the socket. Closing a socket with unread data resets the connection, so it is read first."""
         with self._lock:
             self._read()
             self.lost = True
@@ -271,7 +270,7 @@ class ControlChannel:
         self.statuses: dict[int, Status] = {}
         self.calls: dict[int, tuple[int, str]] = {}
         self.decisions: dict[str, bytes] = {}
-        self.topics: set[str] = set()  # with a consensus in progress
+        self.topics: set[str] = set()  # during a consensus
         self.answer: Callable[[int, Prepare | Accept], None] = lambda _, __: None  # for this host, to a proposer
         self._replies: dict[str, list[tuple[int, Reply]]] = {}
         self._dead: set[int] = set()
@@ -285,7 +284,7 @@ class ControlChannel:
                 self._handle(rank, message)
 
     def check(self) -> None:
-        """Find out which connections have ended, while all is well."""
+        """Find out which connections have ended, during normal operation."""
         for connection in self.connections.values():
             connection.check()
 

@@ -25,8 +25,8 @@ from choreo.run.execute.failures import ALTERED, MISMATCHED, PEER_DIED, PEER_GAV
 
 __all__ = ["CUT_ONE_WAY", "Failure", "RankFailure", "agree_on_failure"]
 
-# How long ranks have to publish their status. One that is in the call looks around 50 times a second, if it gets a
-# core; one that has not begun the call will hardly do so now.
+# How long ranks have to publish their status. A rank in the call polls 50 times a second, if it gets a core; one that
+# has not begun the call will hardly do so now.
 GRACE_S, GRACE_IN_CALL_S = 0.3, 1.5
 PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.01
 TOPIC = "failure"
@@ -68,15 +68,15 @@ def agree_on_failure(
 ) -> tuple[Failure, bool]:
     """What has happened, as all survivors see it, and whether they agree. `status` is what this rank publishes.
 
-    On a side of a cut that may not go on, nobody decides, and a rank gets what it sees itself. `wait_for_all_until_s`
-    is for a call with `survive=True`: it waits for every rank until that moment, and a rank that is silent until then
-    has failed.
+    On the side of a network partition that may not continue, nobody decides, and a rank gets what it sees itself.
+    `wait_for_all_until_s` is for a call with `survive=True`: it waits for every rank until that time, and a rank that
+    is silent until then has failed.
     """
     detector.publish(**status)
     survive = wait_for_all_until_s is not None
     began_s, pause_s = time.monotonic(), PAUSE_S
     while True:
-        now_s = time.monotonic()  # before this rank looks: if it then gets no core, what it saw is old
+        now_s = time.monotonic()  # before this rank looks: if it then gets no core, what it saw is outdated
         found = consensus.decided(TOPIC)
         if found is not None:
             return msgspec.msgpack.decode(found, type=Failure), True
@@ -152,12 +152,12 @@ def _propose(
     failed.pop(detector.rank, None)
     survivors = [one for rank, one in statuses.items() if rank not in failed]
     details = [RankFailure(rank, failed[rank], *detector.call_of(rank)) for rank in sorted(failed)[:4]]
-    # The proposer may be calls ahead of another survivor. From these two numbers, each survivor finds out for its own
+    # The proposer may be calls ahead of another survivor. From these two numbers, each survivor determines for its own
     # call whether all have the result.
     reduced = min(one.reduced for one in survivors)
     first = min((one.call for one in survivors if one.cause and one.call > reduced), default=sys.maxsize)
     causes = {one.cause: one for one in survivors if one.cause not in (0, PEER_GAVE_UP)}
-    # If calls do not match, a rank that has left may simply have been done.
+    # If calls do not match, a rank that has left may simply have finished.
     if MISMATCHED in causes and not (stuck or dead - gone.keys()):
         cause, culprit = MISMATCHED, causes[MISMATCHED].culprit
         call, details = _sides(detector, causes[MISMATCHED].call)

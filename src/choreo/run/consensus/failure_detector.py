@@ -1,4 +1,4 @@
-"""The failure detector: what one rank of a communicator knows of the others.
+"""The failure detector: what one rank of a communicator knows about the others.
 
 It reads the segments of the ranks on its own host, and watches their processes. Control connections tell it about the
 ranks on other hosts.
@@ -22,7 +22,7 @@ from choreo.run.transport.peer_info import PeerInfo
 
 __all__ = ["TEXT_LENGTH", "FailureDetector"]
 
-TEXT_LENGTH = 160  # of a call's text in a status or a decision
+TEXT_LENGTH = 160  # bytes of a call's text in a status or a decision
 
 
 class FailureDetector:
@@ -59,7 +59,7 @@ class FailureDetector:
         if self.status.cause or self.status.attempt >= 0:
             self.channel.send(StatusUpdate(self.status))
             return
-        # All is well: a progress frame is enough, and disturbs no call.
+        # Normal operation: a progress frame is enough, and disturbs no call.
         for connection in self.channel.connections.values():
             if self.status.reduced != before.reduced:
                 connection.send_progress(0, self.status.reduced)
@@ -137,12 +137,12 @@ class FailureDetector:
         return channel is not None and channel.connections[rank].is_cut_off()
 
     def is_altered(self, rank: int) -> bool:
-        """Whether what came over a rank's control connection is not what it sent."""
+        """Whether the data on a rank's control connection was altered."""
         channel = self._channel_to(rank)
         return channel is not None and channel.connections[rank].altered
 
     def receives_nothing(self, rank: int) -> bool:
-        """Whether what is sent to a rank does not arrive. What it sends may still arrive here: a one-way cut."""
+        """Whether what is sent to a rank does not arrive. What it sends may still arrive here: a one-way partition."""
         channel = self._channel_to(rank)
         if channel is None:
             return False

@@ -50,7 +50,7 @@ def excluded_error(detector: FailureDetector, consensus: Consensus, what: str) -
 
 
 def minority_error(detector: FailureDetector, consensus: Consensus, what: str) -> CommunicatorClosed:
-    """The error of a rank on a side of a cut that may not go on."""
+    """The error of a rank on the side of a network partition that may not continue."""
     away = detector.dead() | {rank for rank in range(detector.world_size) if detector.is_cut_off(rank)}
     here = [rank for rank in range(detector.world_size) if rank not in away]
     return CommunicatorClosed(

@@ -1,8 +1,8 @@
-"""Who may go on after the network is cut: a majority of the last agreed members.
+"""Who may continue after a network partition: a majority of the last agreed members.
 
 The voters are the hosts, and a host has as many votes as it has ranks. Its ranks share a ledger, so one live rank votes
 for all of them. A rank that dies leaves its vote to its host, so it need not be outvoted. A silent host may be alive on
-the other side of the cut, so its votes are missing. Of two halves, the one with rank 0 goes on.
+the other side of the partition, so its votes are missing. Of two halves, the one with rank 0 continues.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Quorum(NamedTuple):
         return frozenset(number for number, here in enumerate(self.hosts) if found.intersection(here))
 
     def can_go_on(self, ranks: Iterable[int]) -> bool:
-        """Whether the hosts of these ranks may decide for all. By the rule "any" every side may."""
+        """Whether the hosts of these ranks may decide for all. With the rule "any" every side may."""
         return self.rule == ANY or self.is_enough(self.voters(ranks))
 
     def verdict(self, ranks: Iterable[int]) -> str:

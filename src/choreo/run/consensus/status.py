@@ -41,9 +41,9 @@ TEXT_BYTES = ENTRY_BYTES - _ENTRY.size
 
 
 class Status(msgspec.Struct, array_like=True, frozen=True):
-    """What a rank says about itself. While all is well, every field has its default."""
+    """What a rank says about itself. In normal operation every field has its default."""
 
-    cause: int = 0  # the executor's outcome, if the rank's call failed and it takes part in the consensus on why
+    cause: int = 0  # the executor's outcome, if the rank's call failed and it is in the consensus on why
     call: int = 0  # the number of that call
     culprit: int = -1  # the rank that it blames
     suspect: int = -1  # the rank that it was waiting for

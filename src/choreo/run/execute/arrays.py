@@ -1,7 +1,7 @@
 """A user's array as a contiguous NumPy array, and the result as the user's kind of array.
 
-NumPy arrays are taken as they are; CPU tensors of torch through the memory they share with NumPy, without importing
-torch here. What is not contiguous is copied, and copied back where it was to be changed.
+NumPy arrays are used as they are; CPU tensors of torch through the memory they share with NumPy, without importing
+torch here. Non-contiguous arrays are copied, and copied back if they were to be changed.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def apart(given: Array, work: Array) -> Array:
 
 
 def is_row(given: Array, work: Array, row: int) -> bool:
-    """Whether the given array is this row of `work`; gathering then writes there what is there."""
+    """Whether the given array is this row of `work`; gathering then writes what is already there."""
     at, start = given.__array_interface__["data"][0], work.__array_interface__["data"][0]
     return bool(at == start + row * given.nbytes)
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CallSpec", "Failed", "PreparedCall", "edges_of", "prepare_call"]
 
-# How much a call may stage at once, and how much in one part, if it is cut into parts; twice that where ranks share
-# cores, because a wait costs more there.
+# How much a call may stage at once, and how much in one part, if it is cut into parts; twice that if ranks share cores,
+# because a wait costs more then.
 SLOT_BYTES, PART_BYTES = 1 << 20, 256 << 10
 # The outcome of a call that failed, the culprit, and the operation of the program.
 Failed: TypeAlias = tuple[int, int, int]

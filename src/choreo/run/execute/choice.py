@@ -1,4 +1,4 @@
-"""Which algorithm a call takes: the cheapest by price, with the machine's own constants."""
+"""Which algorithm a call uses: the cheapest by price, with the machine's own constants."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Chooser", "forced_algorithms", "forced_by_environment", "load_algori
 
 
 class Chooser:
-    """Chooses the algorithm of a call, alike on all ranks: constants and forced algorithms come from rank 0.
+    """Chooses the algorithm of a call, identically on all ranks: constants and forced algorithms come from rank 0.
 
     `ports` is that of `price`. Ranks that share memory ("read") also share the cores that the constants are for.
     """

@@ -25,10 +25,9 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 class RankProcess:
     """A process in its own group, which ends when the launcher does.
 
-    At a terminal it is in its own session too: a group in the background that asks the terminal for something is
-    stopped.
-    Otherwise all ranks stay in the launcher's session: Linux may share cores between sessions, and ranks of one session
-    hand a core to each other more cheaply.
+    At a terminal it is in its own session too: a background group that uses the terminal would be stopped. Otherwise
+    all ranks stay in the launcher's session: Linux may share cores between sessions, and ranks of one session hand a
+    core to each other more cheaply.
     """
 
     def __init__(
@@ -155,7 +154,7 @@ def adopt_orphans(yes: bool) -> None:
 
 
 def end_with_parent(parent: int) -> Callable[[], None]:
-    """A function that a rank calls before its program: it stops ignoring signals, and makes it end with its parent.
+    """A function that a rank calls before its program: it resets ignored signals, and ties the rank to its parent.
 
     `nohup`, and shells that run a job in the background, ignore signals, and child processes inherit that.
     """

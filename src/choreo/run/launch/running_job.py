@@ -23,7 +23,7 @@ __all__ = ["RunningJob", "Start"]
 
 UNKILLABLE_S = 5.0
 _SLOW_S, _QUICK_S = 0.5, 0.02
-_MISTAKE = 2  # the exit code of a program that was used wrongly, which would fail again
+_MISTAKE = 2  # the exit code of a usage error, which would fail again
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 Start: TypeAlias = Callable[[bool], RankProcess]  # starts a rank, or starts it again in a job that runs
@@ -40,11 +40,9 @@ class RunningJob:
         self._grace_s = grace_s
         self._keep_going = keep_going
         self._restarts = restarts  # that are left
-        self._elsewhere = (
-            elsewhere  # whether the job has ranks on other hosts, which may let one in that is started again
-        )
+        self._elsewhere = elsewhere  # whether the job has ranks on other hosts, which may admit a restarted one
         self._restarted: list[RankProcess] = []
-        self._over_at_s: float | None = None  # when ranks that were started again are too late
+        self._over_at_s: float | None = None  # when restarted ranks are too late
         self._ranks: list[RankProcess] = []
         self._selector = selectors.DefaultSelector()
         self._paused: list[tuple[RankProcess, int]] = []
@@ -180,7 +178,7 @@ class RunningJob:
                 self._decide(128 + number, f"{name} was passed on to {counted(running, 'rank')}, and all have ended")
                 self._stop(number)
             else:
-                self._kill_at_s = time.monotonic()  # asked twice: no more grace
+                self._kill_at_s = time.monotonic()  # signalled twice: no more grace
 
     def _check_outputs(self) -> None:
         for output in self._outputs:
@@ -242,7 +240,7 @@ class RunningJob:
         os.set_blocking(writer, False)
         self._selector.register(reader, selectors.EVENT_READ)
         before = {
-            # A signal that is ignored stays ignored: that is what nohup is for.
+            # An ignored signal stays ignored: that is what nohup is for.
             number: signal.signal(number, lambda number, _: self._signals.append(number))
             for number in _PASSED_ON
             if signal.getsignal(number) is not signal.SIG_IGN

@@ -25,11 +25,11 @@ from choreo.run.messages.words import WORDS, MessageCore, Words
 
 __all__ = ["CHANNEL_BYTES", "CHANNEL_WORDS", "EAGER_BYTES", "Channel", "LocalPeer", "SenderMemory"]
 
-SLOTS = 64  # exposed or buffered messages to one peer at once
-# A message up to this size is in the ring, if there is room. One up to the larger size is copied into a buffer at once,
-# so that nobody waits.
+SLOTS = 64  # out-of-line messages to one peer at once
+# A message up to this size goes into the ring (eager), if there is room. One up to the larger size is copied into a
+# buffer at once, so that nobody waits.
 EAGER_BYTES, BUFFERED_BYTES = 8 << 10, 256 << 10
-# What a rank keeps of one peer's small messages that it did not ask for; then the peer waits.
+# How much a rank keeps of one peer's unexpected small messages; then the peer waits.
 KEPT_BYTES = 64 << 20
 # Words after the bell and whether this rank sleeps: those of the ring, and whether this rank has closed. Then one for
 # each slot: the message that it has claimed, and finished, of the peer's; and of its own messages how to read one, and
@@ -45,7 +45,7 @@ PRIVATE, REGISTERED, BUFFERED, WITHDRAWN = 0, 1, 2, 3
 
 @dataclass(slots=True, eq=False)
 class SenderMemory:
-    """Where a rank has what it sends: its segment, its buffers, and whether peers may read its private memory."""
+    """Where a rank keeps what it sends: its segment, its buffers, and whether peers may read its private memory."""
 
     segment: Any  # the map of it
     at: int  # its address in this process
@@ -102,7 +102,7 @@ class Channel:
             self.flush()
 
     def send_now(self, data: memoryview, dtype: int, tag: int) -> bool:
-        """Send a message that need not wait for its receiver, if there is room and nothing waits for that."""
+        """Send a message that need not wait for its receiver, if there is room and no message is waiting for room."""
         if self.queue:
             return False
         if len(data) <= EAGER_BYTES:
@@ -119,7 +119,7 @@ class Channel:
             self._words.write(self._index, WANTS_ROOM, 0)
 
     def collect(self) -> bool:
-        """End the sends that the peer has read, and reuse the buffers that it has read; whether there were sends."""
+        """Complete the sends that the peer has read, and free their buffers; returns whether there were any."""
         ended = False
         for number in [one for one in self.exposed if self._is_finished(one)]:
             self.exposed.pop(number).end(self.peer)
@@ -139,7 +139,7 @@ class Channel:
         return self._writer.has_been_read(send.ends_at)
 
     def buffer(self, send: Send) -> None:
-        """Copy a message that nobody takes, so that its send is done; if there is room, and nobody claims it now."""
+        """Copy a message that nobody receives, so that its send is done; if there is room, and nobody claims it now."""
         number, words, slot = send.number, self._words, send.number % SLOTS
         if number not in self.exposed or words.read(self._index, CLAIMED + slot) == number:
             return
@@ -150,7 +150,7 @@ class Channel:
             self.exposed.pop(number).end(self.peer)
 
     def withdraw(self, send: Send) -> None:
-        """Take a message back, whose time is up. The peer drops it, even if it is just reading it."""
+        """Withdraw a message whose deadline has passed. The peer drops it, even if it is just reading it."""
         number, shortage = send.number, self._memory.buffers.shortage
         if send in self.queue:
             self.queue.remove(send)
@@ -197,12 +197,12 @@ class Channel:
         return True
 
     def _next_number(self) -> int:
-        """The number of the next message beside the ring; 0 if the slot that it would have is in use."""
+        """The number of the next out-of-line message; 0 if its slot is in use."""
         number = self._numbers + 1
         return number if number <= SLOTS or self._is_finished(number - SLOTS) else 0
 
     def _show(self, number: int, state: int) -> None:
-        """Let the peer see a message beside the ring, and how to read it."""
+        """Let the peer see an out-of-line message, and how to read it."""
         self._numbers = number
         self._words.write(self._index, STATE + number % SLOTS, number << 2 | state)
         self._writer.tell()
@@ -222,7 +222,7 @@ class Channel:
     # Receiving
 
     def read_one(self, bounded: bool = True) -> bool:
-        """Take one message out of the peer's ring, if there is one; ValueError if it is none that a rank writes."""
+        """Take one message out of the peer's ring, if there is one; ValueError if it is not valid."""
         if bounded and self.is_full:
             return False
         entry = self._reader.look()
@@ -233,7 +233,7 @@ class Channel:
         return True
 
     def take_now(self, into: memoryview, dtype: int, tag: int) -> bool | None:
-        """Take the peer's next message if it is this one; None if there is none. ValueError as above."""
+        """Take the peer's next message if it matches; None if there is none. ValueError as above."""
         taken = self._reader.take(dtype, tag, into)
         if taken is not False or len(into) <= EAGER_BYTES:
             return taken
@@ -250,7 +250,7 @@ class Channel:
     def _on_message(self, entry: Entry) -> None:
         kind, dtype, tag, length, number, data = entry
         if kind == BESIDE:
-            self._matcher.arrive(self.peer, MessageBeside(self, tag, dtype, length, number))
+            self._matcher.arrive(self.peer, OutOfLineMessage(self, tag, dtype, length, number))
             return
         receive = self._matcher.find(self.peer, tag)
         if receive is None:
@@ -305,7 +305,7 @@ class Channel:
     # The end
 
     def lose(self, reason: str) -> None:
-        """The peer is gone, and all that it sent has been read: its sends and ours end."""
+        """The peer is gone, and everything it sent has been read: its sends and ours end."""
         self.gone = True
         sends = [*self.exposed.values(), *self.queue]
         self.exposed.clear()
@@ -320,8 +320,8 @@ class Channel:
         self._words.tell(self._index, CLOSED, 1)
 
 
-class MessageBeside(Message):
-    """A message that its sender has beside the ring."""
+class OutOfLineMessage(Message):
+    """An out-of-line message: its data is in the sender's memory, not in the ring."""
 
     def __init__(self, channel: Channel, tag: int, dtype: int, length: int, number: int) -> None:
         super().__init__(tag, dtype, length)

@@ -1,4 +1,4 @@
-"""How messages end that are not taken: at their deadline, when a rank is gone, or with the communicator."""
+"""How messages end that are never received: at their deadline, when a rank is gone, or with the communicator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from choreo.run.transport.peer_info import PeerInfo
 
 __all__ = ["MessageEndings", "no_words"]
 
-LOOK_S = 0.01  # how often a rank that waits looks whether its peers live
+LOOK_S = 0.01  # how often a waiting rank checks whether its peers are alive
 
 
 class MessageEndings(ABC):
@@ -41,7 +41,7 @@ class MessageEndings(ABC):
         """Something is over that another thread may wait for, or that has callbacks."""
 
     def _expire(self, work: MessageWork) -> None:
-        """End a work whose time is up. The thread of the sockets ends its own sends."""
+        """End a work whose deadline has passed. The thread of the sockets ends its own sends."""
         channel = self._channels.get(work.peer)
         if isinstance(work, Receive):
             if self._sockets is None or not self._sockets.take_back(work):
@@ -66,7 +66,7 @@ class MessageEndings(ABC):
         return "sent nothing before the deadline"
 
     def _look_for_dead(self) -> None:
-        """Look whether peers live, unless that was just done."""
+        """Check whether peers are alive, unless that was just done."""
         now_s = time.monotonic()
         if now_s - self._looked_s < LOOK_S:
             return
@@ -103,7 +103,7 @@ class MessageEndings(ABC):
             receive.fail(everyone if receive.peer == ANY_SOURCE else self._gone[receive.peer])
 
     def _fail(self, error: ChoreoError) -> None:
-        """End everything that is in progress with this error, and let nothing follow."""
+        """End everything that is in progress with this error, and allow nothing more."""
         with self.lock:
             if self._refusal is not None:
                 return

@@ -20,9 +20,9 @@ from choreo.run.transport.strangers import ACCEPTS_AT_ONCE, Strangers
 
 __all__ = ["Incoming", "IncomingConnection"]
 
-# A message that no receive waits for is stored in chunks as it arrives: a length alone allocates nothing.
+# An unexpected message is stored in chunks as it arrives: a length alone allocates nothing.
 CHUNK_BYTES = 1 << 20
-# How much is kept of one rank's messages that no receive waits for, before no more of them are read.
+# How much is kept of one rank's unexpected messages, before no more of them are read.
 KEPT_BYTES = 64 << 20
 QUEUED = 512  # connections that may wait to be accepted before that of a rank that has gone since
 
@@ -38,7 +38,7 @@ class IncomingConnection:
     bytes: MessageBytes | None = None  # what follows the handshake
     head: bytearray = field(default_factory=bytearray)
     message: Message | None = None
-    altered: bool = False  # something else came than the rank sent
+    altered: bool = False  # the data was altered
 
 
 class Incoming:
@@ -81,7 +81,7 @@ class Incoming:
                 sock, _ = self.listener.accept()
             except BlockingIOError:
                 return True
-            except ConnectionError:  # it has hung up
+            except ConnectionError:  # it has disconnected
                 continue
             except OSError as error:
                 self.shortage = why(error)
@@ -130,7 +130,7 @@ class Incoming:
             self.end(one)
 
     def take_back(self, receive: Receive) -> bool:
-        """Detach a receive from its message, which is kept for the next receive; False if none is coming in for it."""
+        """Detach a receive from its message, which is kept for the next receive; False if none is arriving for it."""
         for one in self.connections.values():
             if one.message is not None and one.message.receive is receive:
                 one.message.receive = None

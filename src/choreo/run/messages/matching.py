@@ -1,7 +1,7 @@
 """Matching of messages with receives, by source and tag.
 
-Messages of one source with one tag are received in the order in which they were sent. A message that no receive waits
-for is kept, so senders do not depend on the order of the receives. A receive from any source takes the sources in turn.
+Messages from one source with one tag are received in the order in which they were sent. An unexpected message is kept,
+so senders do not depend on the order of the receives. A receive from any source takes the sources in turn.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NOT_TAKEN = "did not take it before the deadline"
 
 
 class Progress(Protocol):
-    """What moves messages on while somebody asks for them."""
+    """What moves messages on while somebody waits for them."""
 
     def wait(self, work: MessageWork, timeout: float | None) -> None:
         """Move messages until this work is done, or for this many seconds."""
@@ -191,7 +191,7 @@ class Receive(MessageWork):
 
 
 class Message:
-    """A message that has come, or begins to come: its data is here in pieces, or goes into the buffer of a receive."""
+    """A message that has arrived, or begins to arrive: its data is here in pieces, or goes to a receive."""
 
     def __init__(self, tag: int, dtype: int, length: int, pieces: list[bytes] | None = None) -> None:
         self.tag, self.dtype, self.length = tag, dtype, length
@@ -218,7 +218,7 @@ class Message:
 
 
 class Matcher:
-    """The receives that wait, and the messages that are kept, by source and tag."""
+    """The posted receives, and the unexpected messages, by source and tag."""
 
     def __init__(self, rank: int, peers: tuple[PeerInfo, ...]) -> None:
         self._rank, self._peers = rank, peers
@@ -229,7 +229,7 @@ class Matcher:
         self._turn = 0  # the source that a receive from any looks at first
 
     def post(self, receive: Receive) -> None:
-        """Give a receive the oldest message that is kept for it; otherwise let it wait."""
+        """Give a receive the oldest message that is kept for it; otherwise post it."""
         while not receive.over and (found := self._take_kept(receive)) is not None:
             self._deliver(found[0], found[1], receive)
         if not receive.over:
@@ -262,7 +262,7 @@ class Matcher:
         return not kept or source not in kept.get(tag, ())
 
     def is_first(self, receive: Receive) -> bool:
-        """Whether the next message from its source with its tag is for this receive, which waits."""
+        """Whether the next message from its source with its tag is for this posted receive."""
         waiting = self._waiting.get((receive.peer, receive.tag))
         return waiting is not None and waiting[0] is receive and (ANY_SOURCE, receive.tag) not in self._waiting
 
@@ -315,7 +315,7 @@ class Matcher:
         return source, message
 
     def _deliver(self, source: int, message: Message, receive: Receive) -> bool:
-        """Copy a message into the buffer of a receive; False if it was withdrawn, and the receive must wait on."""
+        """Copy a message into the buffer of a receive; False if it was withdrawn, and the receive must keep waiting."""
         if (message.length, message.dtype) != (len(receive.into), receive.dtype):
             receive.end(error=self.mismatch(source, message, receive))
             message.discard()

@@ -33,7 +33,7 @@ class OutgoingConnection:
 
 
 class Outgoing:
-    """The connections and what is queued for each rank. An OSError of a method means that the rank is lost."""
+    """The connections and what is queued for each rank. An OSError from a method means that the rank is lost."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
@@ -68,10 +68,10 @@ class Outgoing:
         self.connections[peer] = OutgoingConnection(sock, handshake, time.monotonic() + HANDSHAKE_S)
 
     def retry(self, peer: int, error: OSError) -> None:
-        """A rank cannot be reached just now. Raises the error if nobody listens there: then the rank is gone.
+        """A rank cannot be reached right now. Raises the error if nobody listens there: then the rank is gone.
 
-        This process may be short of something, or the rank's queue be full, or the rank have dropped us among many
-        strangers.
+        This process may be short of something, the rank's backlog may be full, or it may have dropped us among many
+        unauthenticated connections.
         """
         if isinstance(error, ConnectionRefusedError):
             raise error
@@ -127,9 +127,9 @@ class Outgoing:
         return min((one.expires_s for one in self.connections.values() if one.handshake is not None), default=None)
 
     def expire(self, now_s: float) -> None:
-        """End the sends whose time is up. If half of one is written, nothing can follow it.
+        """End the sends whose deadline has passed. If half of one is written, nothing can follow it.
 
-        A handshake whose time is up is tried again: the other side may have forgotten it.
+        A handshake that timed out is tried again: the other side may have forgotten it.
         """
         for peer, connection in list(self.connections.items()):
             if connection.handshake is not None and connection.expires_s < now_s:

@@ -1,8 +1,9 @@
 """Sends and receives the messages of one rank, with tags.
 
-Ranks of one host exchange messages through shared memory, without a thread: a rank that waits for a message moves all
-messages that it can, and then sleeps until a peer rings its bell. Only where `isend` finds no room does a thread help,
-until there is nothing left to send. Ranks of other hosts are reached through sockets, which a thread reads and writes.
+Ranks of one host exchange messages through shared memory, without a thread: a rank that waits for a message makes
+progress on all messages, and then sleeps until a peer rings its doorbell. Only if `isend` finds no room does a thread
+help, until there is nothing left to send. Ranks of other hosts are reached through sockets, which a thread reads and
+writes.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ if TYPE_CHECKING:
 __all__ = ["PointToPoint"]
 
 SLEEP_S = 0.01  # the longest sleep at once
-# A send that waits longer is copied into a buffer. A large one has more patience, because its copy costs more; and far
-# more if its receiver has not even looked: on a busy machine it may just not have had its turn.
+# A send that waits longer is copied into a buffer. A large one waits longer, because its copy costs more; and far
+# longer if its receiver has not even looked: on a busy machine it may just not have had a core.
 PATIENCE_S, PATIENCE_S_PER_BYTE, UNSEEN_PATIENCE_S = 0.002, 1e-9, 0.05
 AGAIN = "make another communicator"
-ROUNDS = 64  # how often one message is taken from each peer before a waiting rank looks at its own work
+ROUNDS = 64  # how often one message is taken from each peer before a waiting rank checks its own work
 
 
 class PointToPoint(MessageEndings):
@@ -131,7 +132,7 @@ class PointToPoint(MessageEndings):
             elif (channel := self._channels.get(peer)) is not None:
                 channel.send(send)
                 if channel.queue and not blocking:
-                    with contextlib.suppress(ChoreoError):  # without the thread, the next call goes on with it
+                    with contextlib.suppress(ChoreoError):  # without the thread, the next call continues it
                         self._start_helper()
             else:
                 self._over_sockets.send(send)
@@ -157,7 +158,7 @@ class PointToPoint(MessageEndings):
         return receive
 
     def send_now(self, data: memoryview, dtype: int, peer: int, tag: int) -> bool:
-        """Send a small message to a rank of this host, if it can be done at once; otherwise nothing has happened."""
+        """Send a small message to a rank of this host if that is possible at once; otherwise do nothing."""
         with self.lock:
             self._look_for_dead()
             channel = self._channels.get(peer)
@@ -169,9 +170,9 @@ class PointToPoint(MessageEndings):
         return True
 
     def receive_now(self, into: memoryview, dtype: int, peer: int, tag: int) -> bool | None:
-        """Receive a small message from a rank of this host, if it is the next to come; otherwise nothing has happened.
+        """Receive a small message from a rank of this host if it is the next one; otherwise do nothing.
 
-        None if nothing has come from the rank, so that it may yet be the next.
+        None if nothing has arrived from the rank, so that it may yet be the next.
         """
         with self.lock:
             channel = self._channels.get(peer)
@@ -179,7 +180,7 @@ class PointToPoint(MessageEndings):
                 return False
             try:
                 taken = channel.take_now(into, dtype, tag)
-            except ValueError:  # `_advance` says so
+            except ValueError:  # `_advance` reports it
                 return False
             if taken:
                 self._traffic.add("recv", peer, received_bytes=len(into))
@@ -318,7 +319,7 @@ class PointToPoint(MessageEndings):
         self._words.wake_threads()
 
     def _advance(self) -> None:
-        """Move all messages as far as they go. One message of each peer in turn, so that none starves the others."""
+        """Make progress on all messages. One message of each peer in turn, so that none starves the others."""
         order, changed = self._order, False
         for _ in range(ROUNDS):
             moved = False

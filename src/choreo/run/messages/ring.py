@@ -1,7 +1,7 @@
 """The ring of a channel: a rank writes messages into its own segment one after another, and one peer reads them.
 
-What the peer has not read yet is never written over. The peer sees a message when it is told how far the ring is
-written, and the writer sees how far it was read. `core/ring.h` does the same as the two ends here.
+What the peer has not read yet is never overwritten. The peer sees a message when the writer publishes how far the ring
+is written, and the writer sees how far it was read. `core/ring.h` does the same as the two ends here.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ __all__ = [
 ]
 
 RING_BYTES = 64 << 10
-RESERVE_BYTES = 16 << 10  # that messages in the ring leave free, for what the ring says of others
+RESERVE_BYTES = 16 << 10  # bytes kept free for the headers of out-of-line messages
 # Words of a channel: how far this rank has written its ring, and read the peer's; whether it waits for room.
 TAIL, HEAD, WANTS_ROOM = 2, 3, 5
-# What stands before each message: what it is, its element type, the bytes from here to the next, its tag, its length,
-# and its number if it is not in the ring. UNUSED is the rest of the ring's end.
+# The header of each message: its kind, its element type, the bytes to the next one, its tag, its length, and its number
+# if it is out of line. UNUSED marks the rest of the ring's end.
 _HEADER = struct.Struct("<BBHIqQQ")
 _START = struct.Struct("<BBHI")
 UNUSED, IN_RING, BESIDE = 0, 1, 2
@@ -37,7 +37,7 @@ NONSENSE = "wrote nonsense into its ring"
 
 
 class Entry(NamedTuple):
-    """A message of the ring; `data` is empty if it is beside the ring."""
+    """A message in the ring; `data` is empty if it is out of line."""
 
     kind: int
     dtype: int
@@ -75,7 +75,7 @@ class RingWriter:
         return True
 
     def tell(self) -> None:
-        """Let the peer see what was written."""
+        """Publish what was written."""
         self._words.tell(self._index, TAIL, self.written)
 
     def has_been_read(self, end: int, /) -> bool:

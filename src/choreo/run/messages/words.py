@@ -1,8 +1,8 @@
-"""Words of shared memory by which the ranks of one host tell each other of messages, and copies of what they send.
+"""Words of shared memory by which the ranks of one host notify each other of messages, and copies of what they send.
 
 Each rank has a channel for each peer in its own segment: some words, and a ring. The peer maps them read-only. A rank
-that tells a peer something rings the peer's bell: it increments a word, and wakes the peer if it sleeps. `core/words.c`
-does the same as `Words` and the functions here, without the GIL and with futexes.
+that notifies a peer rings its doorbell: it increments a word, and wakes the peer if it sleeps. `core/words.c` does the
+same as `Words` and the functions here, without the GIL and with futexes.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Words:
         self._fence = threading.Lock()  # taken before a word is written: the barrier where stores are reordered
 
     def read(self, peer: int, word: int, /) -> int:
-        """A word that a peer tells this rank."""
+        """A word that a peer has written for this rank."""
         return self._theirs[peer][word]
 
     def write(self, peer: int, word: int, value: int, /) -> None:
@@ -69,17 +69,17 @@ class Words:
             self._ours[peer][word] = value
 
     def tell(self, peer: int, word: int, value: int, /) -> None:
-        """Write a word for a peer, and ring its bell. In Python nobody sleeps for long, so nobody is woken."""
+        """Write a word for a peer, and ring its doorbell. In Python nobody sleeps for long, so nobody is woken."""
         self.write(peer, word, value)
         with self._fence:
             self._ours[peer][BELL] += 1
 
     def bells(self) -> int:
-        """How often all bells have rung."""
+        """How often all doorbells have rung."""
         return self._woken + sum(theirs[BELL] for theirs in self._theirs.values())
 
     def wait(self, bells: int, seconds: float, /) -> None:
-        """Wait until the bells have rung more often than this, or for as many seconds."""
+        """Wait until the doorbells have rung more often than this, or for as many seconds."""
         end_s, pause_s = time.monotonic() + seconds, 0.0
         for look in range(1 << 62):
             if self.bells() != bells or time.monotonic() > end_s:
@@ -94,17 +94,17 @@ class Words:
 
 
 def copy(into: memoryview, given: memoryview, shared: bool = False, /) -> None:
-    """Copy bytes; `shared`: to where a peer has read before, which costs more unless it is written past the caches."""
+    """Copy bytes; `shared`: to memory that a peer has read before, which costs more unless it bypasses the caches."""
     np.copyto(np.frombuffer(into, np.uint8), np.frombuffer(given, np.uint8))
 
 
 def address_of(given: memoryview, /) -> int:
-    """Where a buffer is in this process."""
+    """The address of a buffer in this process."""
     return int(np.frombuffer(given, np.uint8).__array_interface__["data"][0])
 
 
 def memory_at(address: int, length: int, /) -> memoryview:
-    """The bytes at an address of this process, for as long as what is there stays."""
+    """The bytes at an address of this process, valid as long as the memory is."""
     return memoryview((ctypes.c_ubyte * length).from_address(address) if length else bytearray()).cast("B")
 
 

@@ -1,1 +1,1 @@
-"""How a communicator goes on without lost ranks, and with new ones."""
+"""How a communicator continues without lost ranks, and with new ones."""

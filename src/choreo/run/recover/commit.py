@@ -1,9 +1,9 @@
 """How the ranks of a job and processes that join it become one connection, or stay as they were.
 
-All of them take part in the same exchanges. One that cannot go on says so in the next exchange, and all give up. In the
-end all hold a new connection, and the old one's consensus commits it: a rank that completed the last exchange proposes
-yes, one that did not proposes no. So the old connection has one successor, at whatever moment a rank dies or is cut
-off. New processes have no vote; the rank that admits them tells them the outcome.
+All of them make the same exchanges. One that cannot continue says so in the next exchange, and all give up. In the end
+all hold a new connection, and the old one's consensus commits it: a rank that completed the last exchange proposes yes,
+one that did not proposes no. So the old connection has one successor, whenever a rank dies or is cut off. New processes
+have no vote; the rank that admits them tells them the outcome.
 """
 
 from __future__ import annotations

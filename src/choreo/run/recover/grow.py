@@ -1,7 +1,7 @@
 """`grow`: all ranks of a communicator admit new processes, which call `choreo.join()`.
 
-The lowest rank on the host that MASTER_ADDR names admits them, or rank 0 if no rank is there. The other ranks take part
-through the communicator that they have.
+The lowest rank on MASTER_ADDR's host admits them, or rank 0 if no rank is there. The other ranks join through the
+communicator that they have.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from choreo.run.transport.shortage import why
 
 __all__ = ["Bootstrap", "exchange_made"]
 
-# The first byte of a blob: what was made, or why it could not be. One that lost another rank is not the one to blame.
+# The first byte of a blob: what was made, or why it could not be. A rank that lost another is not to blame.
 MADE, FAILED, LOST = b"+", b"!", b"?"
 MAX_REASON_BYTES = 1000
 

@@ -22,7 +22,7 @@ __all__ = [
     "read_job_address",
 ]
 
-# Ports for jobs that were given none; the system does not assign these by itself.
+# Ports for jobs without one; the system does not assign these by itself.
 FIRST_PORT, PORTS = 20_000, 10_000
 
 

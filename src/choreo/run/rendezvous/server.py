@@ -1,7 +1,7 @@
 """The coordinator's connections: one event loop over all of them, which no client can stall.
 
-A client is a stranger until it has proved that it holds the secret (`strangers`). Until then it gets a few seconds and
-a few dozen bytes of memory.
+A client is unauthenticated until it has proved that it holds the secret (`strangers`). Until then it gets a few seconds
+and a few dozen bytes of memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Errors that only the code of a rendezvous tells apart; users catch `RendezvousError`."""
+"""Errors that only the rendezvous code distinguishes; users catch `RendezvousError`."""
 
 from __future__ import annotations
 

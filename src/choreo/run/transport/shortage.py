@@ -1,4 +1,4 @@
-"""What the system has no more of: descriptors, threads, shared memory. Says so, and how to get more."""
+"""Shortages of the system: descriptors, threads, shared memory. Says so, and how to get more."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from choreo.errors import ChoreoError
 
 __all__ = ["SHORT", "check_room", "no_room", "start_thread", "why"]
 
-# Why a call fails that would have succeeded in a process, or on a machine, that has more left.
+# Why a call fails that would have succeeded with more resources.
 SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ENOSPC})
 
 DEFAULT_STACK_BYTES, SPARE_BYTES = 8 << 20, 4 << 20
 
 
 def why(error: OSError) -> str:
-    """What the system said; if it is short of something, also how to get more.
+    """The system's reason; if it is short of something, also how to get more.
 
     >>> why(OSError(2, "No such file or directory"))
     'No such file or directory'

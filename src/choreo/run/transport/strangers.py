@@ -1,8 +1,8 @@
-"""Strangers: how many connections of theirs a listener keeps, and for how long.
+"""Unauthenticated connections ("strangers"): how many a listener keeps, and for how long.
 
 A client is a stranger until it has proved that it holds the secret. It has a few seconds for that, or one second when
 there are many. If there are too many, or few descriptors are left, the oldest is dropped: a rank that is dropped this
-way connects again. All listeners of a process share one bound, and leave descriptors for the program.
+way connects again. All listeners of a process share one limit, and leave descriptors for the program.
 """
 
 from __future__ import annotations
