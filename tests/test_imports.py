@@ -105,7 +105,7 @@ def test_a_circle_within_a_folder_is_found(tmp_path: Path) -> None:
     (tmp_path / "price" / "three.py").write_text("import choreo.price.one")
     (found,) = check_imports().violations(check_imports().read(tmp_path))
     assert found == (
-        "src/choreo/price/one.py:1: these import each other in a circle: "
+        "src/choreo/price/one.py:1: these import each other in a cycle: "
         "price.one -> price.two -> price.three -> price.one"
     )
     (tmp_path / "price" / "three.py").write_text("if TYPE_CHECKING:\n    import choreo.price.one")

@@ -6,7 +6,7 @@ Seen are `import` and `from` wherever they stand, lazy ones too; `importlib.impo
 that are reached through the package, as in `choreo.simulate(...)`.
 
 An import under TYPE_CHECKING follows the same rule between folders: a reader must follow it too. Within a folder it may
-point anywhere. Within a folder no modules import each other in a circle, and the parts of `run` have an order of their
+point anywhere. Within a folder no modules import each other in a cycle, and the parts of `run` have an order of their
 own.
 """
 
@@ -236,7 +236,7 @@ def violations(sources: dict[str, Source]) -> list[str]:
                 told.append(f"src/choreo/{name}:{one.line}: {home} must not import {one.folder}, which is not below it")
     told += [
         f"src/choreo/{sources[circle[0]].name}:{graph[circle[0]][circle[1]]}: "
-        f"these import each other in a circle: {' -> '.join(one.removeprefix('choreo.') for one in circle)}"
+        f"these import each other in a cycle: {' -> '.join(one.removeprefix('choreo.') for one in circle)}"
         for circle in circles(graph)
     ]
     return list(dict.fromkeys(told))

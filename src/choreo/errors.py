@@ -196,7 +196,7 @@ class ProofError(ChoreoError):
 
 
 class DeadlockError(ChoreoError):
-    """A simulated network in which nothing moves any more; `ports` are those that wait for each other, in a circle.
+    """A simulated network in which nothing moves any more; `ports` are those that wait for each other, in a cycle.
 
     Each is named by the nodes that its link goes from and to.
     """

@@ -197,12 +197,10 @@ def test_dependencies_on_nodes_that_are_not_there_are_counted_and_dropped(tmp_pa
 def test_control_dependencies_that_form_circles_are_who_called_whom(tmp_path: Path) -> None:
     nodes = ({"id": 1, "type": 4, "ctrl": [2], "micros": 1}, {"id": 2, "type": 4, "data": [1], "micros": 1})
     (tmp_path / "it.0.et").write_bytes(chakra_file(*nodes))
-    assert next(iter(read_trace(tmp_path / "it.0.et").findings.lines())).startswith(
-        "one circle of control dependencies"
-    )
+    assert next(iter(read_trace(tmp_path / "it.0.et").findings.lines())).startswith("one cycle of control dependencies")
     nodes = ({"id": 1, "type": 4, "data": [2]}, {"id": 2, "type": 4, "data": [1]})
     (tmp_path / "it.0.et").write_bytes(chakra_file(*nodes))
-    with pytest.raises(TraceError, match="wait for each other in a circle"):
+    with pytest.raises(TraceError, match="wait for each other in a cycle"):
         read_trace(tmp_path / "it.0.et")
 
 

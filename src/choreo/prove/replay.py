@@ -27,7 +27,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class AbsentError(Exception):
-    """A transfer sends data that its source does not have. The caller turns it into a story."""
+    """A transfer sends data that its source does not have. The caller explains it."""
 
     def __init__(self, step: int, src: int, dst: int, chunk: int, from_input: bool) -> None:
         super().__init__(step, src, dst, chunk, from_input)

@@ -1,7 +1,7 @@
-"""The short story of how a place went wrong.
+"""Explain how a place went wrong, in a sentence.
 
-One chunk is replayed exactly, remembering for every value what it was made from. From the place that ended up wrong
-the story goes back to the transfer where a contribution was first counted twice, left out, or overwritten.
+One chunk is replayed exactly, remembering for every value what it was made from. From the place that ended up wrong the
+explanation goes back to the transfer where a contribution was first counted twice, left out, or overwritten.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from choreo.schedule import Schedule
 __all__ = ["can_be_traced", "explain_absent", "explain_wrong"]
 
 TRACED_ROWS, TRACED_BYTES = 1 << 17, 1 << 28
-# How many ranks a story lists by name.
+# An explanation names at most this many ranks.
 NAMED = 4
 NEVER = -2  # before the step of an input, which is -1
 
@@ -59,14 +59,14 @@ class _History:
 
 
 def can_be_traced(schedule: Schedule, chunk: int) -> bool:
-    """Whether the story of a chunk takes a moment and little memory: every value counts the contributions it has."""
+    """Whether a chunk can be explained quickly and in little memory: every value counts the contributions it has."""
     rows = sum(int(((b.chunk <= chunk) & (chunk < b.chunk + b.count)).sum()) for b in schedule.blocks())
     givers = len(_origins(schedule, chunk))
     return rows <= TRACED_ROWS and (givers + rows) * givers <= TRACED_BYTES
 
 
 def explain_absent(schedule: Schedule, absent: AbsentError) -> ProofError:
-    """The story of a transfer that sends absent data."""
+    """Explain a transfer that sends absent data."""
     step, src, dst, chunk = absent.step, absent.src, absent.dst, absent.chunk
     sends = f"step {step}: {schedule.member_name(src)} sends chunk {chunk} to {schedule.member_name(dst)}"
     if absent.from_input:
@@ -82,10 +82,9 @@ def explain_absent(schedule: Schedule, absent: AbsentError) -> ProofError:
 
 
 def explain_wrong(schedule: Schedule, chunk: int) -> ProofError:
-    """The story of a chunk that some rank ends up with wrongly, and what that rank ends up with.
+    """Explain a chunk that some rank ends up with wrongly, and what that rank ends up with.
 
-    If there are several, the story is about the rank whose wrong value was made first: the others often just received
-    a copy.
+    If there are several, it is about the rank whose wrong value was made first: the others often just received a copy.
     """
     given = _origins(schedule, chunk)
     history = _replay_chunk(schedule, chunk, given)

@@ -102,7 +102,7 @@ def _build(
         if not any(node.control for trace in by_rank.values() for node in trace.nodes):
             raise
     graph = _connected(by_rank, world, groups, findings, control=False)
-    findings.note("circle of control dependencies: they say who called whom, and data dependencies alone are kept")
+    findings.note("cycle of control dependencies: they say who called whom, and data dependencies alone are kept")
     return graph
 
 
@@ -136,7 +136,7 @@ def _connected(
         _check_no_messages(origin, trace)
         builder.repeat({group: translated(group, origin, world) for group in builder.groups})
     graph = builder.finish()
-    graph.order  # noqa: B018 - a circle is refused here
+    graph.order  # noqa: B018 - a cycle is refused here
     findings.add(found)
     return graph
 

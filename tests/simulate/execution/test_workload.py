@@ -322,7 +322,7 @@ def test_what_cannot_have_run_is_refused() -> None:
     graph = GraphBuilder(2)
     one = graph.compute(0, "one", 1.0, after=[1])
     graph.compute(0, "two", 1.0, after=[one])
-    with pytest.raises(TraceError, match="nodes wait for each other in a circle: one at rank 0"):
+    with pytest.raises(TraceError, match="nodes wait for each other in a cycle: one at rank 0"):
         simulate_workload(graph.finish(), RING)
     graph = GraphBuilder(2)
     for rank, groups in enumerate((((0, 1), "a"), ((1, 0), "b"))):

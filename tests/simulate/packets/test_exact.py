@@ -116,7 +116,7 @@ def test_small_packets_come_to_the_flows(network: str, collective: str, algorith
 def test_a_circle_of_ports_is_named() -> None:
     """Messages that go two links around a ring with next to no memory."""
     schedule = build("all_to_all", "direct", 6)
-    with pytest.raises(DeadlockError, match=r"circle: 0 -> 1 -> 2 -> 3 -> 4 -> 5 -> 0") as caught:
+    with pytest.raises(DeadlockError, match=r"cycle: 0 -> 1 -> 2 -> 3 -> 4 -> 5 -> 0") as caught:
         simulate(schedule, "ring(6, 50GB/s, 500ns)", "4MiB", packets=Packets(buffer_bytes="16KiB"))
     assert caught.value.ports == (("0", "1"), ("1", "2"), ("2", "3"), ("3", "4"), ("4", "5"), ("5", "0"))
     lossy = Packets(buffer_bytes="16KiB", lossless=False)

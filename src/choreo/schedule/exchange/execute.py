@@ -14,7 +14,7 @@ from choreo.schedule.exchange.races import check_races
 
 __all__ = ["OWN", "Crossing", "Execution", "Value", "execute"]
 
-NAMED = 6  # how many of those that wait in a circle are told
+NAMED = 6  # at most this many of a cycle are listed
 OWN = -1  # among what a value is made of at its rank: the rank's own input
 
 
@@ -117,12 +117,12 @@ def _deadlock(program: Program, stuck: set[int]) -> ProofError:
         else:
             path.append((here, "comes after"))
             here = max(n for n in range(here) if code[n].home == code[here].home)
-    circle = path[seen[here] :]
-    ends = [*circle[1:], circle[0]]
-    waits = [f"{code[number]} {how} {code[after]}" for (number, how), (after, _) in zip(circle, ends, strict=True)]
+    cycle = path[seen[here] :]
+    ends = [*cycle[1:], cycle[0]]
+    waits = [f"{code[number]} {how} {code[after]}" for (number, how), (after, _) in zip(cycle, ends, strict=True)]
     if len(waits) > NAMED:
         waits = [*waits[: NAMED - 1], f"{len(waits) - NAMED} more", waits[-1]]
-    return proof_error_at(code[circle[0][0]], "deadlock", f"deadlock: {'; '.join(waits)}")
+    return proof_error_at(code[cycle[0][0]], "deadlock", f"deadlock: {'; '.join(waits)}")
 
 
 def _values(program: Program, order: list[int]) -> Execution:

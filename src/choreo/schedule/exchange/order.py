@@ -43,7 +43,7 @@ class Order:
         return all(steps[first] + least <= steps[second] for first, second, least in self.edges)
 
     def steps(self) -> list[int]:
-        """The first step that each message can have: longest paths, where circles of weak edges share a step."""
+        """The first step that each message can have: longest paths, where cycles of weak edges share a step."""
         group = _circles(self)
         later: dict[int, list[tuple[int, int]]] = defaultdict(list)
         waits: dict[int, int] = defaultdict(int)
@@ -85,7 +85,7 @@ def _circles(order: Order) -> list[int]:
                 index[node] = low[node] = counter
                 counter += 1
                 stack.append(node)
-            elif group[then[node][at - 1]] < 0:  # back from a neighbour whose circle is not closed
+            elif group[then[node][at - 1]] < 0:  # back from a neighbour whose cycle is not closed
                 low[node] = min(low[node], low[then[node][at - 1]])
             if at < len(then[node]):
                 work.append((node, at + 1))

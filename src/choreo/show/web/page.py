@@ -62,7 +62,7 @@ def joined_modules(start: str, read: Mapping[str, str] | None = None) -> str:
 
     def add(path: str) -> None:
         text = (read or {}).get(path) or web_file(path)
-        texts[path] = ""  # modules may import each other in a circle
+        texts[path] = ""  # modules may import each other in a cycle
         for other in IMPORT.findall(text):
             at = posixpath.normpath(posixpath.join(posixpath.dirname(path), other))
             if at not in texts:

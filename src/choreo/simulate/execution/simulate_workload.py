@@ -69,7 +69,7 @@ def simulate_workload(
     check_order(order, at_once)
     devices = _devices(graph, network, placement)
     gamma = float(gamma_of(gamma_s_per_byte))
-    graph.order  # noqa: B018 - a circle is refused before anything runs
+    graph.order  # noqa: B018 - a cycle is refused before anything runs
     rule = Rule(network, *parse_rules(algorithm), gamma)
     durations = durations_of(graph, get_device(device) if isinstance(device, str) else device, kernels)
     durations = durations * network.slowdown[devices[graph.rank]]
@@ -92,7 +92,7 @@ def replay(graph: ExecutionGraph) -> WorkloadSimulation:
     A member that arrived early also recorded its waiting, so the time of a collective is that of the member that waited
     least.
     """
-    graph.order  # noqa: B018 - a circle is refused before anything runs
+    graph.order  # noqa: B018 - a cycle is refused before anything runs
     recorded = np.full(graph.num_calls, np.inf)
     nodes = np.flatnonzero((graph.call >= 0) & np.isfinite(graph.duration_s))
     np.minimum.at(recorded, graph.call[nodes], graph.duration_s[nodes])

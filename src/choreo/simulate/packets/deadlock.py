@@ -53,7 +53,7 @@ def deadlocked(topology: Topology, paused: set[int], waiting: list[tuple[int, in
     rest = f"... ({len(names)} ports)" if len(names) > NAMED else "".join(names[:1])
     return DeadlockError(
         f"deadlock on {topology.name}: {counted(unfinished, 'message')} can never arrive, since ports pause each other "
-        f"in a circle: {' -> '.join([*names[:NAMED], rest])}; give switches more buffer, drop packets instead "
+        f"in a cycle: {' -> '.join([*names[:NAMED], rest])}; give switches more buffer, drop packets instead "
         "(--lossy), or choose an algorithm whose messages do not go around",
         tuple((topology.node_name(int(links.src[link])), topology.node_name(int(links.dst[link]))) for link in cycle),
     )

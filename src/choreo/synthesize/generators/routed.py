@@ -144,7 +144,7 @@ def _paths(hops: Hops, source: int, row: int, demand: Floats, flow: Floats) -> I
                 hop = max(arriving[at], key=left.__getitem__)
                 way.append(hop)
                 at = src[hop]
-            assert at == source, "the flow runs in a circle"
+            assert at == source, "the flow runs in a cycle"
             part = min(missing, *(left[hop] for hop in way))
             if part <= LEAST_FLOW * demand[target]:  # a rounding error: the rest takes the widest path there is
                 part = missing

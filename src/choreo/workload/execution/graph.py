@@ -158,7 +158,7 @@ def _topological(graph: ExecutionGraph) -> Ints:
         cycle = _cycle(graph, left)
         story = ", which waits for ".join(graph.described(node) for node in (*cycle[:4], *cycle[:1])[:5])
         more = f" and {len(cycle) - 4} more" if len(cycle) > 4 else ""
-        raise TraceError(f"nodes wait for each other in a circle: {story}{more}; no such program can have run")
+        raise TraceError(f"nodes wait for each other in a cycle: {story}{more}; no such program can have run")
     return np.array(found, np.int64)
 
 

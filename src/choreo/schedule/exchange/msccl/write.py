@@ -57,7 +57,7 @@ def write_msccl(schedule: Schedule) -> bytes:
             try:
                 read_msccl(written, room=ROOM)
             except ProofError as error:
-                beyond = f"its steps would wait for each other in a circle ({error.story})"
+                beyond = f"its steps would wait for each other in a cycle ({error.story})"
                 break
             return written
     raise RefusedError(f"{_called(schedule)} cannot be written for MSCCL: {beyond}")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from choreo.simulate.flows.fair_shares import NONE, Flow
-from choreo.simulate.flows.twin.gathering import Gathering
+from choreo.simulate.flows.twin.dependencies import MessageGraph
 from choreo.simulate.flows.twin.records import Engine, Message
 
 __all__ = ["Core"]
@@ -20,7 +20,7 @@ BY_WRITE, BY_OUT, BY_SENDER = 0, 1, 2
 LONG_WORK, WORK_OF_MOMENT = 4096, 16
 
 
-class Core(Gathering):
+class Core(MessageGraph):
     """One simulation."""
 
     def run(self) -> None:

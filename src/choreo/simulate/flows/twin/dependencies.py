@@ -13,7 +13,7 @@ import numpy.typing as npt
 from choreo.simulate.flows.fair_shares import Flow, SharedLinks
 from choreo.simulate.flows.twin.records import Cell, Engine, Group, Message, Route
 
-__all__ = ["Gathering"]
+__all__ = ["MessageGraph"]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -21,7 +21,7 @@ Lists = tuple[bytes, bytes]
 Reach = tuple[int, int]
 
 
-class Gathering:
+class MessageGraph:
     """The messages of one simulation, and what each waits for."""
 
     def __init__(
