@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from choreo.errors import UsageError
 from choreo.validate.plan.measured import COLUMNS, DATA, MeasuredRow, read_measured
+from choreo.validate.plan.validate import read_cases
 from choreo.validate.rows import Skipped
 
 GOOD = {
@@ -173,3 +174,35 @@ def test_other_ways_to_save_a_table(tmp_path: Path, delimiter: str, encoding: st
     path.write_bytes(text.encode(encoding))
     rows, skipped = read_measured(path)
     assert len(rows) == 1 and skipped == []
+
+
+RECIPE_ROWS = """source,software,model,gpu,gpus,tp,pp,dp,ep,interleave,micro_batch,global_batch,seq,precision,\
+zero_stage,notes
+Megatron-Bridge perf summary 25.09,megatron-core,DeepSeek-V3,H100-80G-SXM,1024,2,8,64,64,4,1,8192,4096,fp8,1,
+Megatron-Bridge perf summary 26.04,megatron-core,DeepSeek-V3,B200-SXM,256,1,16,16,8,1,1,4096,4096,mxfp8,1,
+Megatron-Bridge perf summary 26.02,megatron-core,Qwen3-235B-A22B,H100-80G-SXM,256,2,8,16,32,4,1,8192,4096,fp8,1,
+Megatron-Bridge perf summary 26.02,megatron-core,Llama3-70B,GB200-NVL72,64,1,1,64,,1,2,256,8192,fp8,3,
+a paper,megatron-core,Qwen3-235B-A22B,H100-80G-SXM,256,2,8,16,8,4,1,8192,4096,bf16,1,DeepEP; ETP 1; token drop
+"""
+
+
+def test_a_row_of_nvidias_tables_is_run_as_its_recipe_says(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text(RECIPE_ROWS)
+    cases, skipped = read_cases(file)
+    assert not skipped
+    assert [case.software for case in cases] == [
+        "nemo+deepep+ep-overlap",
+        "nemo+deepep",
+        "nemo+ep-overlap",
+        "nemo+activation-offload=0.500",
+        "megatron-core+deepep+token-drop",
+    ]
+    plans = [case.plans for case in cases]
+    assert [len(found) for found in plans[:4]] == [1, 1, 1, 1]
+    first, stages, folded, offloaded = (found[0] for found in plans[:4])
+    assert (first.recompute_modules, first.etp) == ("mla_up_proj,mlp", 1)
+    assert (stages.split, stages.recompute_modules) == ("4*15,1", "mla_up_proj")
+    assert (folded.etp, folded.recompute) == (1, "none")  # 16 replicas, whose 32 ranks share out the experts
+    assert offloaded.recompute == "none"
+    assert {plan.etp for plan in plans[4]} == {1}

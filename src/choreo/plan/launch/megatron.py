@@ -70,6 +70,10 @@ def _plan_lacks(job: TrainingJob, plan: Plan) -> Iterator[str]:
         yield "inputs of activation functions stored in fp8, which no option asks for"
     if job.software.dispatch_bytes == 1 and plan.ep > 1:
         yield "tokens dispatched in fp8, which no option asks for"
+    if "graphs" in job.software.name:
+        yield "CUDA graphs, whose options choreo does not print"
+    if "+token-drop" in job.software.name:
+        yield "tokens dropped beyond a capacity, whose options choreo does not print"
     if plan.precision == "tf32":
         yield "tf32"
     if plan.precision in ("fp8", "fp4") and plan.zero >= 2:
@@ -81,7 +85,9 @@ def megatron_notes(job: TrainingJob, plan: Plan) -> Iterator[str]:
     mock = f"--mock-data --tokenizer-type NullTokenizer --vocab-size {job.model.vocab - 1}"
     yield f"add data, tokenizer and learning rate; to try it without: {mock} --train-iters 10 --lr 1e-4"
     if plan.tp * plan.cp > 1 and plan.zero < 2 and job.device.architecture not in NEWER:
-        yield "set CUDA_DEVICE_MAX_CONNECTIONS=1 in the environment"
+        # With one queue no all_to_all runs beside the compute of another micro-batch.
+        queues = 32 if job.software.ep_overlap and plan.ep > 1 else 1
+        yield f"set CUDA_DEVICE_MAX_CONNECTIONS={queues} in the environment"
     if plan.zero >= 2:
         yield "leave CUDA_DEVICE_MAX_CONNECTIONS unset"
 

@@ -67,7 +67,7 @@ def beside(
         share = LOSS_FORWARD if phase == "forward" else 1 - LOSS_FORWARD
         yield logits * style.loss_bytes * share, style.loss_kind, 1
     if "dispatched" in graph.tensors and phase in ("forward", "dgrad"):
-        yield from _sorted(graph, style)
+        yield from _sorted(graph, plan, style)
     if not products:
         return
     if style.cast_weights and phase in ("forward", "wgrad"):
@@ -99,8 +99,15 @@ def _accumulated(graph: Graph, style: Style) -> int:
     return max(count, 1)
 
 
-def _sorted(graph: Graph, style: Style) -> Iterator[tuple[float, str, int]]:
-    """Copies that sort tokens by expert, and back: one kernel each, or as they arrive."""
-    if style.dispatch == "all_to_all" and graph.mesh["ep"] > 1:
-        moved = 4 * graph.bytes_of(["dispatched"])
+def _sorted(graph: Graph, plan: Plan, style: Style) -> Iterator[tuple[float, str, int]]:
+    """Copies that sort tokens by expert, and back: one kernel each, or as they arrive.
+
+    Two more pad each expert's rows for 8-bit matmuls, and remove the padding again.
+    """
+    if style.dispatch != "all_to_all":
+        return
+    moved = 4 * graph.bytes_of(["dispatched"])
+    if graph.mesh["ep"] > 1:
+        yield moved, "copy", 2
+    if style.pads_experts and plan.precision in ("fp8", "fp4"):
         yield moved, "copy", 2

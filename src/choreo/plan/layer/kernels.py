@@ -27,6 +27,12 @@ Floats = npt.NDArray[np.float64]
 # Bytes per quantised element: read in 16 bits, written in 8, and once more transposed.
 CAST_READ, CAST_WRITTEN = 2, 2
 MOST_KERNELS = 32.0  # for the experts of a rank
+# Of what an operator takes the host: a product of one of several experts, which a loop in C++ launches (4 us of 24).
+IN_LOOP = 0.15
+# Of `expert_operators`, those of the router and of counting tokens, which are all alike from step to step.
+ROUTING = 1 / 8
+# What is launched one by one beside a CUDA graph of attention and the router, by the names of operators.
+BESIDE_GRAPHS = ("expert_", "dispatch", "combine", "mlp_", "shared_")
 # The first flash attention took twice as long as the second (Dao, FlashAttention-2, 2023, figures 4 to 7).
 FLASH_1 = 2.0
 # Matmuls whose operands stay in 16 bits where others use 8: the router and the output layer.
@@ -88,7 +94,7 @@ class LayerPass:
     """One pass over a layer: its kernels, the number of launches, and what is sent."""
 
     kernels: tuple[LayerKernel, ...]
-    launches: int
+    launches: float
     extra_launches: int  # extra launches of operators that the program runs as several kernels
     flops: float
     backward: bool = False
@@ -137,7 +143,7 @@ def list_kernels(  # noqa: PLR0917 -- all that kernels depend on
     """The kernels of some operators, and the extra ones that the program runs."""
     found = [op for op in operators if op.kind != "slice"]
     kernels: list[LayerKernel] = []
-    launches = extra = 0
+    launches, extra = 0.0, 0
     wide = "bf16" if plan.precision in ("fp8", "fp4") else plan.precision
     for op in found:
         if op.kind == "matmul":
@@ -146,28 +152,38 @@ def list_kernels(  # noqa: PLR0917 -- all that kernels depend on
             each = min(op.count, MOST_KERNELS) if op.name.startswith("expert_") else 1.0
             count, *shape = _shape(op, plan, style)
             kernels.append(LayerKernel(_matmul(used), (count / each, *shape), each))
-            launches += round(each)
+            launched = 1 if each == 1 else each * IN_LOOP
             if used in ("fp8", "fp4"):
                 kernels += _casts(op, style)
-                launches += 2 * round(each)
+                launched *= 3
         elif op.kind == "attention":
             steps = list(_attention(op, wide, phase, style))
             kernels += steps
             # A kernel for each rank's keys, and a merge for each but the first.
             count = 1 if len(steps) == 1 else round(2 * op.n / op.m) - 1
-            launches += count * (1 + 2 * (phase == "dgrad"))
+            launched = count * (1 + 2 * (phase == "dgrad"))
         else:
             moved, pieces, kind = memory_kernel(op, phase, model, style, wide=plan.activation_bytes == 4)
             kernels.append(LayerKernel(_memory(kind), (moved,)))
-            launches += pieces
+            launched = pieces
             extra += pieces - 1
+        launches += 0 if _in_graph(op, style) else launched
     products = any(op.kind == "matmul" for op in found)
     for moved, kind, pieces in beside(phase, model, graph, plan, style, products=products):
         kernels.append(LayerKernel(_memory(kind), (moved / pieces,), pieces))
         launches += pieces
+    if "dispatched" in graph.tensors and phase in ("forward", "dgrad"):
+        launches += style.expert_operators * (1 if style.graphs == "none" else 1 - ROUTING)
     choices = (model.experts_per_token, model.expert_nodes)
     flops = sum(op.flops for op in found)
     return LayerPass(tuple(kernels), launches, extra, flops, phase in ("dgrad", "wgrad"), choices=choices)
+
+
+def _in_graph(op: Operator, style: Style) -> bool:
+    """Whether an operator is launched with others as one CUDA graph."""
+    if style.graphs == "router":
+        return op.name.startswith("route")
+    return style.graphs == "attention" and not op.name.startswith(BESIDE_GRAPHS)
 
 
 def _attention(op: Operator, precision: str, phase: str, style: Style) -> Iterator[LayerKernel]:
@@ -209,8 +225,9 @@ def _casts(op: Operator, style: Style) -> Iterator[LayerKernel]:
     """Kernels that cast a matmul's operands to 8 bits, with a transposed copy for the backward pass.
 
     Weight gradients reuse operands that were cast for the other matmuls. In hand-written layers the preceding norm or
-    activation writes 8 bits directly, and the weights' cast is kept from one micro-batch to the next. With one scale
-    per row, every matmul casts both operands, and there is no copy to transpose.
+    activation writes 8 bits directly, and the weights' cast is kept from one micro-batch to the next; tokens reach
+    experts in 16 bits, and are cast by a kernel of their own. With one scale per row, every matmul casts both operands,
+    and there is no copy to transpose.
     """
     if style.fp8_scaling == "row":
         operands = op.count * (op.m * op.k + op.k * op.n)
@@ -219,8 +236,10 @@ def _casts(op: Operator, style: Style) -> Iterator[LayerKernel]:
     if op.phase == "wgrad":
         return
     rows = op.count * op.m * op.k
-    if style.fusion == "hand" and op.phase == "forward":
+    routed = op.name.startswith("expert_")
+    if style.fusion == "hand" and op.phase == "forward" and not routed:
         yield LayerKernel(_memory("cast"), (rows * CAST_WRITTEN,))
         return
-    operands = rows + (op.count * op.k * op.n if op.phase == "forward" else 0.0)
+    kept = style.fusion == "hand" or op.phase != "forward"
+    operands = rows + (0.0 if kept else op.count * op.k * op.n)
     yield LayerKernel(_memory("cast"), (operands * (CAST_READ + CAST_WRITTEN),))

@@ -32,6 +32,12 @@ OPTIONS: dict[str, dict[str, object]] = {
     "deepep": {"dispatch": "deepep"},
     "fp8-dispatch": {"dispatch_bytes": 1},
     "ep-overlap": {"ep_overlap": 0.9},
+    # A CUDA graph of the whole step, which the host launches once; or of the parts of a layer whose shapes are fixed.
+    "graphs": {"host_s": 0.0, "host_collective_s": 0.0},
+    "attention-graphs": {"graphs": "attention"},
+    "router-graphs": {"graphs": "router"},
+    # Tokens beyond an expert's capacity are dropped, so that each expert has as many rows as eight bits want.
+    "token-drop": {"pads_experts": False},
     "pure": {"parameter_bytes": 2, "gradient_bytes": 2, "pure": True},
 }
 
@@ -57,6 +63,9 @@ class Style:
     norm_kept: int
     imbalance: float
     dispatch: str
+    pads_experts: bool
+    expert_operators: float
+    graphs: str
     stored_bytes: int
     fp8_scaling: str
 
@@ -88,6 +97,9 @@ class Software:
     dispatch: str  # how tokens go to experts: "all_to_all" or "deepep"
     dispatch_bytes: int  # of a number on its way to an expert
     ep_overlap: float
+    pads_experts: bool
+    expert_operators: float
+    graphs: str  # what of a layer is launched as one CUDA graph: "none", the "router", or that and "attention"
     dp_overlap: str  # "always", "never", or "without-pipeline"
     dp_bandwidth: float
     contention: float

@@ -17,7 +17,9 @@ from choreo.hardware import Device, get_device
 from choreo.plan.software.ability import ability_of
 from choreo.plan.software.defaults import Defaults, program_defaults, program_name
 from choreo.validate.plan.measured import MeasuredRow
+from choreo.validate.plan.recipes import Recipe
 from choreo.validate.plan.row_model import row_model
+from choreo.validate.plan.row_software import of_2024, row_recipe, row_software
 from choreo.workload import Model, Plan
 from choreo.workload.legal import CHUNK_EXTRAS, even
 
@@ -118,9 +120,10 @@ def read_case(row: MeasuredRow) -> Case:
     precision, option = read_precision(row, device)
     if row.precision is None:
         chosen["precision"] = precision
-    software = _software(row, option)
+    recipe = row_recipe(row, device.chip)
+    software = row_software(row, model, recipe, option)
     default = program_defaults(row.software)
-    plans, open_fields = _plans(row, model, precision, default)
+    plans, open_fields = _plans(row, model, precision, default, recipe)
     global_batch, share = _batch(row, plans[0], chosen)
     return Case(row, model, device, _network(row.gpu), software, global_batch, share, plans, chosen, open_fields)
 
@@ -140,43 +143,6 @@ def read_precision(row: MeasuredRow, device: Device) -> tuple[str, str]:
     return "bf16" if device.peak_flops.get("bf16") else "fp16", option
 
 
-def _software(row: MeasuredRow, option: str) -> str:
-    name = program_name(row.software)
-    if name == "nanotron" and row.blocking_pipeline:
-        name = "nanotron-blocking-pipeline"
-    if name == "megatron-core":
-        # The same library under NVIDIA's recipes: the source says so.
-        if program_name(f"{row.source} {row.notes}") == "nemo":
-            name = "nemo"
-            option += "+deepep" if _dispatches_by_rank(row) else ""
-        elif re.search(r"TP\S* comm\S* overlap on|tp-comm-overlap", row.notes, re.IGNORECASE):
-            option += "+tp-overlap"
-    if name == "torchtitan" and row.compiled:
-        option += "+compile" + ("+eager-loss" if _of_2024(row) else "")
-    if name == "torchtitan":
-        text = f"{row.precision or ''} {row.notes}"
-        option += "+rowwise" if re.search(r"row-?wise", text, re.IGNORECASE) else ""
-        option += "+async-tp" if re.search(r"async[- ]?tp|async\w* tensor", text, re.IGNORECASE) else ""
-    return name + option
-
-
-def _of_2024(row: MeasuredRow) -> bool:
-    """Whether a run of torchtitan was made before its loss was compiled and its pipeline cut batches otherwise."""
-    return "2024" in row.source
-
-
-def _dispatches_by_rank(row: MeasuredRow) -> bool:
-    """Whether tokens went to experts by a kernel that knows the ranks: the notes say so, or the recipe's release does.
-
-    NVIDIA's recipes for Blackwell do from release 26.06 on (HybridEP).
-    """
-    if re.search(r"deepep|hybrid-?ep|flex", row.notes, re.IGNORECASE):
-        return True
-    release = re.search(r"\b(2\d)\.(\d\d)", row.source)
-    new = release is not None and (int(release[1]), int(release[2])) >= (26, 6)
-    return new and re.search(r"B[23]00", row.gpu) is not None
-
-
 def _network(gpu: str) -> str:
     """What the gpu column says of the network, as in "A100-SXM (80G; 8/node, 4x200G IB)"."""
     networks = [part.strip() for part in re.split(r"[(),;]", gpu) if NETWORK.search(part)]
@@ -193,7 +159,7 @@ def _schedule(row: MeasuredRow, interleave: int) -> str:
 
 
 def _plans(
-    row: MeasuredRow, model: Model, precision: str, default: Defaults
+    row: MeasuredRow, model: Model, precision: str, default: Defaults, recipe: Recipe | None
 ) -> tuple[tuple[Plan, ...], tuple[str, ...]]:
     tuned = row.status is None
     axes = _axes(row, model)
@@ -203,7 +169,7 @@ def _plans(
         for micro_batch in _micro_batches(row, dp, pp, tuned=tuned):
             count = max(1, (row.global_batch or dp * micro_batch) // (dp * micro_batch))
             for interleave in _interleaves(row, model, pp, count, tuned=tuned and default.interleaves):
-                for recompute in _recomputes(row, default, tuned=tuned):
+                for recompute, modules in _recomputes(row, default, recipe, tuned=tuned):
                     plan = Plan(
                         dp=dp,
                         tp=tp,
@@ -216,9 +182,11 @@ def _plans(
                         interleave=interleave,
                         schedule=_schedule(row, interleave) if pp > 1 else "1f1b",
                         recompute=recompute,
+                        recompute_modules=modules,
+                        etp=_expert_tensors(row, model, (tp, cp, dp, ep)),
                         overlap=re.search(r"no (dp|data-parallel)? ?overlap", row.notes, re.IGNORECASE) is None,
                         precision=precision,
-                        split=_split(row, model, pp, interleave),
+                        split=_split(row, model, pp, interleave, recipe),
                     )
                     plans[plan] = None
     if not plans:
@@ -229,8 +197,16 @@ def _plans(
     return tuple(plans), tuple(open_fields)
 
 
-def _split(row: MeasuredRow, model: Model, pp: int, interleave: int) -> str:
-    """A run that was measured ran, so layers that do not divide were dealt out by hand, as BLOOM's 70 in 12 stages."""
+def _split(row: MeasuredRow, model: Model, pp: int, interleave: int, recipe: Recipe | None) -> str:
+    """A run that was measured ran, so layers that do not divide were dealt out by hand, as BLOOM's 70 in 12 stages.
+
+    Where a further token is predicted, NVIDIA's recipes fill all stages but the last, which has the rest of the layers.
+    """
+    chunks = pp * interleave
+    each = -(-model.layers // chunks)
+    last = model.layers - each * (chunks - 1)
+    if pp > 1 and recipe is not None and model.mtp_layers and 0 < last < each:
+        return f"{each}*{chunks - 1},{last}"
     if pp == 1 or ability_of(program_name(row.software)).uneven_stages:
         return "even"
     divides = even(model.layers, pp) and (interleave == 1 or even(model.layers, pp * interleave, CHUNK_EXTRAS))
@@ -283,7 +259,7 @@ def _open_axes(row: MeasuredRow, tensors: Iterable[int], pipelines: Iterable[int
     for tp in (row.tp,) if row.tp else tensors:
         for pp in (row.pp,) if row.pp else pipelines:
             rest, left = divmod(row.gpus, tp * pp * cp)
-            if left or rest < 1 or row.dp not in {None, rest} or rest * cp % ep:
+            if left or rest < 1 or row.dp not in {None, rest} or rest * cp * tp % ep:
                 continue
             if whole and row.global_batch is not None and row.global_batch % rest:
                 continue
@@ -298,7 +274,7 @@ def _micro_batches(row: MeasuredRow, dp: int, pp: int, *, tuned: bool) -> Iterab
     each = (row.global_batch or dp) / dp
     if pp > 1 and program_name(row.software) == "torchtitan" and row.micro_batch in (None, each):
         # A local batch, which the pipeline cuts: into as many parts as it has stages in 2024, into single ones since.
-        if not _of_2024(row):
+        if not of_2024(row):
             return (1,)
         if each % pp == 0:
             return (int(each) // pp,)
@@ -320,10 +296,30 @@ def _interleaves(row: MeasuredRow, model: Model, pp: int, micro_batches: int, *,
     return [value for value in INTERLEAVES if value == 1 or even(model.layers, pp * value, CHUNK_EXTRAS)]
 
 
-def _recomputes(row: MeasuredRow, default: Defaults, *, tuned: bool) -> Iterable[str]:
+def _recomputes(
+    row: MeasuredRow, default: Defaults, recipe: Recipe | None, *, tuned: bool
+) -> Iterable[tuple[str, str]]:
+    """Ways to recompute, each with the modules that are named."""
     if row.recompute is not None:
-        return (row.recompute,)
-    return ("none", "selective", "full") if tuned and default.recompute == "none" else (default.recompute,)
+        return ((row.recompute, ""),)
+    if recipe is not None:
+        return (("selective" if recipe.modules else "none", recipe.modules),)
+    ways = ("none", "selective", "full") if tuned and default.recompute == "none" else (default.recompute,)
+    return tuple((way, "") for way in ways)
+
+
+def _expert_tensors(row: MeasuredRow, model: Model, sizes: tuple[int, int, int, int]) -> int:
+    """Ranks that cut one expert, 0 for as many as tp: what the notes say ("ETP 4").
+
+    It is one in NVIDIA's recipes, and where experts are shared out over tensor-parallel ranks too.
+    """
+    tp, cp, dp, ep = sizes
+    if not model.experts or tp == 1:
+        return 0
+    if told := re.search(r"\bETP\s*[= ]\s*(\d+)", row.notes, re.IGNORECASE):
+        return 0 if int(told[1]) == tp else int(told[1])
+    recipes = program_name(row.software) == "nemo" or program_name(f"{row.source} {row.notes}") == "nemo"
+    return 1 if recipes or dp * cp % ep else 0
 
 
 def _batch(row: MeasuredRow, plan: Plan, chosen: dict[str, object]) -> tuple[int, float]:

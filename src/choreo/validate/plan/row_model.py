@@ -15,14 +15,14 @@ from choreo.validate.plan.measured import MeasuredRow
 from choreo.workload import Model, get_model
 from choreo.workload.model import check_size
 
-__all__ = ["row_model"]
+__all__ = ["catalogued", "row_model"]
 
 GPT_VOCAB, LLAMA_VOCAB = 51200, 128256  # GPT-2's padded as Megatron pads it; Llama 3's
 
 
 def row_model(row: MeasuredRow) -> tuple[Model, dict[str, object]]:
     """The model of a row, and the fields that were filled in."""
-    known = _catalogued(row)
+    known = catalogued(row)
     chosen: dict[str, object] = {}
     layers, hidden, heads = row.layers, row.hidden, row.heads
     if known is not None:
@@ -87,7 +87,7 @@ def _shape(row: MeasuredRow) -> tuple[int, int]:
     return layers, unit * max(1, round((size / (12 * layers)) ** 0.5 / unit))
 
 
-def _catalogued(row: MeasuredRow) -> Model | None:
+def catalogued(row: MeasuredRow) -> Model | None:
     """The catalogue's model of that name, if its width is the row's."""
     words = re.split(r"\s+(?:\(|proxy|zero|ptd|megatron|megascale)", row.model, flags=re.IGNORECASE)[0]
     # "DeepSeek-V3 671B" is the catalogue's deepseek-v3, "TinyLlama (1.1B)" its name without the size.

@@ -1,0 +1,60 @@
+"""The program of a published row, with the options that its notes tell of, or its recipe."""
+
+from __future__ import annotations
+
+import re
+
+from choreo.plan.software.defaults import program_name
+from choreo.validate.plan.measured import MeasuredRow
+from choreo.validate.plan.recipes import Recipe, find_recipe
+from choreo.validate.plan.row_model import catalogued
+from choreo.workload import Model
+
+__all__ = ["of_2024", "row_recipe", "row_software"]
+
+
+def row_software(row: MeasuredRow, model: Model, recipe: Recipe | None, option: str) -> str:
+    """The program, and `option` with those of the row."""
+    name = program_name(row.software)
+    if name == "nanotron" and row.blocking_pipeline:
+        name = "nanotron-blocking-pipeline"
+    if name == "megatron-core":
+        # The same library under NVIDIA's recipes: the source says so.
+        if program_name(f"{row.source} {row.notes}") == "nemo":
+            name = "nemo"
+        elif re.search(r"TP\S* comm\S* overlap on|tp-comm-overlap", row.notes, re.IGNORECASE):
+            option += "+tp-overlap"
+    if name in ("megatron-core", "nemo"):
+        option += recipe.options(model.layers, sharded=row.zero == 3) if recipe else ""
+        option += _told(row, option)
+    if name == "torchtitan" and row.compiled:
+        option += "+compile" + ("+eager-loss" if of_2024(row) else "")
+    if name == "torchtitan":
+        text = f"{row.precision or ''} {row.notes}"
+        option += "+rowwise" if re.search(r"row-?wise", text, re.IGNORECASE) else ""
+        option += "+async-tp" if re.search(r"async[- ]?tp|async\w* tensor", text, re.IGNORECASE) else ""
+    return name + option
+
+
+def row_recipe(row: MeasuredRow, chip: str) -> Recipe | None:
+    """NVIDIA's recipe of a row, if it is known."""
+    known = catalogued(row)
+    return None if known is None else find_recipe(row.source, known.name, chip, (row.precision or "").lower())
+
+
+def of_2024(row: MeasuredRow) -> bool:
+    """Whether a run of torchtitan was made before its loss was compiled and its pipeline cut batches otherwise."""
+    return "2024" in row.source
+
+
+def _told(row: MeasuredRow, known: str) -> str:
+    """Options that the notes tell of and that are not known yet."""
+    words = {
+        "+deepep": r"deepep|hybrid-?ep|flex\b",
+        "+ep-overlap": r"a2a[ -_]overlap|overlap\w*[ -_](a2a|moe|ep\b)|ep[ -_]overlap|dualpipe",
+        "+token-drop": r"token[- ]drop",
+        "+graphs": r"(full|whole)[ -]\w* ?cuda[ -]?graph|full_iteration",
+    }
+    return "".join(
+        option for option, word in words.items() if option not in known and re.search(word, row.notes, re.IGNORECASE)
+    )
