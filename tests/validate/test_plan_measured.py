@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from choreo.errors import UsageError
 from choreo.validate.plan.measured import COLUMNS, DATA, MeasuredRow, read_measured
-from choreo.validate.plan.validate import read_cases
+from choreo.validate.plan.validate import read_cases, validate
 from choreo.validate.rows import Skipped
 
 GOOD = {
@@ -206,3 +206,38 @@ def test_a_row_of_nvidias_tables_is_run_as_its_recipe_says(tmp_path: Path) -> No
     assert (folded.etp, folded.recompute) == (1, "none")  # 16 replicas, whose 32 ranks share out the experts
     assert offloaded.recompute == "none"
     assert {plan.etp for plan in plans[4]} == {1}
+
+
+@pytest.mark.parametrize(
+    ("column", "written", "read"),
+    [
+        ("recompute", "uniform", "full"),
+        ("recompute", "selective (core_attn, mlp)", "selective"),
+        ("recompute", "offload", "none"),
+        ("zero_stage", "ZeRO-2", 2),
+        ("zero_stage", "os+g", 2),
+        ("zero_stage", "FSDP", 3),
+        ("seq", "8K", 8192),
+    ],
+)
+def test_cells_are_read_as_people_write_them(tmp_path: Path, column: str, written: str, read: object) -> None:
+    assert getattr(read_one(tmp_path, **{column: written}), column.removesuffix("_stage")) == read
+
+
+OPEN_ROWS = """source,software,model,gpu,gpus,tp,pp,dp,ep,interleave,micro_batch,global_batch,seq,precision
+a,megatron-core,moonshotai/Kimi-K2-Instruct,H200,512,,,,,,,1024,4096,fp8
+a,megatron-core,Somebody-80B-A3B,GB200,64,1,1,64,64,,1,1024,4096,bf16
+a,megascale,GPT-530B,A100-80G,11200,8,35,40,,3,1,6144,2048,bf16
+a,fsdp,mosaicml/mpt-7b,8xH100_80GB,8,,,8,,,4,128,2048,bf16
+"""
+
+
+def test_open_sizes_of_mixtures_and_odd_batches_are_predicted(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text(OPEN_ROWS)
+    found = validate(file)
+    assert not found.skipped
+    kimi, named, rounds, _ = found.rows
+    assert kimi.predicted_fits and kimi.plan.ep > 1
+    assert 60e9 < named.model_parameters < 100e9 and named.experts
+    assert rounds.plan.interleave == 3  # 154 micro-batches, in rounds of 35

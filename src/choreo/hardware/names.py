@@ -56,7 +56,8 @@ def get_device(text: str | Device) -> Device:
     if text.lower().endswith(".toml"):
         return read_device(text)
     devices = {device.name.upper(): device for device in list_devices()}
-    wanted = " ".join(text.upper().split())
+    # "8xH100_80GB" are eight of them.
+    wanted = re.sub(r"^\d+ ?[X*×] ?(?=[A-Z])", "", " ".join(text.upper().replace("_", "-").split()))
     if wanted in devices:
         return devices[wanted]
     chip = _chip(wanted)

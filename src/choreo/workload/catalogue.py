@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -24,6 +25,13 @@ KINDS: Mapping[str, type[Model | ConvNet | Recommender]] = {
     "convolutional": ConvNet,
     "recommenders": Recommender,
 }
+
+
+# What the Hugging Face hub writes behind the name of a model whose sizes are the same.
+VARIANT = re.compile(
+    r"[-_ ](?:hf|base|instruct|chat|it|thinking|original|pretrain(?:ed)?|bf16|fp8|v\d+(?:\.\d+)*|\d{4}|\d+e)$",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +55,7 @@ def get_workload(text: str | Path | Workload) -> Workload:
         raise UsageError(f"a model is a name, a path or a Model, not {type(text).__name__}")
     if isinstance(text, Path) or text.endswith(".json") or is_file(Path(text, "config.json")):
         return read_config(text)
-    found = _names().get(_plain(text))
+    found = next((_names()[name] for name in map(_plain, _spellings(text)) if name in _names()), None)
     if found is None:
         see = "see choreo list models, or give a config.json of Hugging Face or its folder"
         raise UnknownNameError("model", text, [entry.workload.name for entry in _entries()], see)
@@ -91,6 +99,21 @@ def model_file(name: str) -> Entry:
     'Brown et al., Language Models are Few-Shot Learners, 2020, Table 2.1'
     """
     return _names()[_plain(get_workload(name).name)]
+
+
+def _spellings(text: str) -> Iterator[str]:
+    """A name as it is written, and as on the Hugging Face hub: without its owner and without what names a variant.
+
+    >>> list(_spellings("meta-llama/Meta-Llama-3.1-8B-Instruct"))[-1]
+    'Llama-3.1-8B'
+    """
+    yield text
+    name = text.rsplit("/", maxsplit=1)[-1]
+    for start in (name, re.sub("^meta-", "", name, flags=re.IGNORECASE)):
+        longer, shorter = "", start
+        while shorter != longer:
+            yield shorter
+            longer, shorter = shorter, VARIANT.sub("", shorter)
 
 
 def _plain(name: str) -> str:

@@ -28,6 +28,7 @@ __all__ = ["Case", "best", "read_case", "read_precision"]
 MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 INTERLEAVES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
 TENSOR_PARALLEL = (1, 2, 4, 8)
+MOST_EP = 64  # ranks that share out experts, where a row does not say
 # As rows write them, the narrowest first: in "fp8 with bf16" the products are fp8. int8 goes at the speed of fp8.
 PRECISIONS = {
     "fp4": "fp4", "fp8": "fp8", "e4m3": "fp8", "int8": "fp8", "bf16": "bf16", "fp16": "fp16", "half": "fp16",
@@ -223,29 +224,29 @@ def _axes(row: MeasuredRow, model: Model) -> list[Axes]:
         near = min(_divisors(model.heads, model.heads), key=lambda tp: abs(tp - (row.tp or 1)))
         raise UsageError(f"heads {model.heads} of {row.model} are not divisible by tp {row.tp}; use tp {near}")
     if row.tp and row.pp and row.dp:
-        return [_given_axes(row, row.tp, row.pp, row.dp, model)]
+        return _given_axes(row, row.tp, row.pp, row.dp, model)
     ability = ability_of(program_name(row.software))
     usual = [tp for tp in TENSOR_PARALLEL if model.heads % tp == 0] if ability.tensors else [1]
     stages = _divisors(model.layers, 64) if ability.stages else [1]
     # Few runs need other sizes than the usual.
     odd = [tp for tp in _divisors(model.heads, 64) if row.gpus % tp == 0]
     for tensors, pipelines, whole in ((usual, stages, True), (odd, stages, True), (odd, stages, False)):
-        if found := list(_open_axes(row, tensors, pipelines, whole=whole)):
+        if found := list(_open_axes(row, model, tensors, pipelines, whole=whole)):
             return found
     return []
 
 
-def _given_axes(row: MeasuredRow, tp: int, pp: int, dp: int, model: Model) -> Axes:
+def _given_axes(row: MeasuredRow, tp: int, pp: int, dp: int, model: Model) -> list[Axes]:
     cp, ep = row.cp or 1, row.ep or 1
     product = tp * pp * dp * cp
     if product == row.gpus:
         # No more stages than layers.
-        return tp, min(pp, model.layers), cp, dp, ep
+        return [(tp, min(pp, model.layers), cp, dp, one) for one in _experts_shared(row, model, tp * cp * dp)]
     # Some papers count only the replicas of an expert as dp, some also the ranks of context parallelism.
     if product * ep == row.gpus:
-        return tp, pp, cp, dp * ep, ep
+        return [(tp, pp, cp, dp * ep, ep)]
     if tp * pp * dp == row.gpus and dp % cp == 0:
-        return tp, pp, cp, dp // cp, ep
+        return [(tp, pp, cp, dp // cp, one) for one in _experts_shared(row, model, tp * dp)]
     fits = max(1, row.gpus // max(1, tp * pp * cp))
     raise UsageError(
         f"dp {dp} × tp {tp} × pp {pp} × cp {cp} is {product}, not the row's {row.gpus} GPUs; "
@@ -253,17 +254,29 @@ def _given_axes(row: MeasuredRow, tp: int, pp: int, dp: int, model: Model) -> Ax
     )
 
 
-def _open_axes(row: MeasuredRow, tensors: Iterable[int], pipelines: Iterable[int], *, whole: bool) -> Iterator[Axes]:
+def _experts_shared(row: MeasuredRow, model: Model, ranks: int) -> list[int]:
+    """The ways to share out experts over the ranks of a stage: the row's, or all powers of two."""
+    if row.ep is not None or not model.experts:
+        return [row.ep or 1]
+    powers = [1 << power for power in range(MOST_EP.bit_length())]
+    return [ep for ep in powers if ep <= MOST_EP and model.experts % ep == 0 and ranks % ep == 0]
+
+
+def _open_axes(
+    row: MeasuredRow, model: Model, tensors: Iterable[int], pipelines: Iterable[int], *, whole: bool
+) -> Iterator[Axes]:
     """Axes with the row's sizes; with `whole` the batch must divide by the replicas."""
-    cp, ep = row.cp or 1, row.ep or 1
+    cp = row.cp or 1
     for tp in (row.tp,) if row.tp else tensors:
         for pp in (row.pp,) if row.pp else pipelines:
             rest, left = divmod(row.gpus, tp * pp * cp)
-            if left or rest < 1 or row.dp not in {None, rest} or rest * cp * tp % ep:
+            if left or rest < 1 or row.dp not in {None, rest}:
                 continue
             if whole and row.global_batch is not None and row.global_batch % rest:
                 continue
-            yield tp, pp, cp, rest, ep
+            for ep in _experts_shared(row, model, rest * cp * tp):
+                if rest * cp * tp % ep == 0:
+                    yield tp, pp, cp, rest, ep
 
 
 def _divisors(number: int, most: int) -> list[int]:
@@ -329,7 +342,9 @@ def _batch(row: MeasuredRow, plan: Plan, chosen: dict[str, object]) -> tuple[int
         count = row.accumulation or (4 * plan.pp if plan.pp > 1 else 1)
         chosen["global_batch"] = each * count
         return each * count, 1.0
-    if row.global_batch % each == 0:
+    # An interleaved pipeline takes its micro-batches in rounds of as many as it has stages.
+    rounds = plan.pp if plan.interleave > 1 else 1
+    if row.global_batch % (each * rounds) == 0:
         return row.global_batch, 1.0
-    count = -(-row.global_batch // each)
+    count = -(-row.global_batch // (each * rounds)) * rounds
     return count * each, row.global_batch / (count * each)

@@ -27,6 +27,12 @@ COLUMNS = (*TEXTS, *COUNTS, *FIGURES, "gated", "sequence_parallel", "zero_stage"
 YES = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 RECOMPUTE = {"none": "none", "no": "none", "0": "none", "false": "none", "selective": "selective", "full": "full"}
 RECOMPUTE |= {"true": "full", "1": "full", "yes": "full", "block": "full"}
+# Other words, looked for in this order: "block, 4 layers", "selective (core_attn, mlp)", "offload".
+RECOMPUTE_WORDS = {
+    r"full|block|uniform|all layers": "full", r"selective|attn|attention|partial|\bop\b|module": "selective",
+    r"offload|without|disabled": "none",
+}  # fmt: skip
+ZERO_WORDS = {r"\bfsdp|\bhsdp|params": 3, r"os\s*\+\s*g|optim_grads|shard_grad": 2, r"\bos\b|optim|distributed": 1}
 EMPTY = {"", "na", "n/a", "nan", "none", "null", "-", "?"}
 
 
@@ -167,7 +173,8 @@ def _row(index: int, values: dict[str, str]) -> MeasuredRow:
 def _count(name: str, text: str) -> int | None:
     if text.lower() in EMPTY:
         return None
-    value = read_number(text)
+    thousands = re.fullmatch(r"(\d+(?:\.\d+)?)\s*k", text, re.IGNORECASE)
+    value = float(thousands[1]) * 1024 if thousands else read_number(text)
     if value is None or value != int(value) or not 1 <= value <= 1e12:
         raise UsageError(f"{name} is {text!r}; it must be a whole number of at least 1, or empty")
     return int(value)
@@ -194,7 +201,10 @@ def _choice(name: str, text: str, known: dict[str, bool]) -> bool | None:
 def _zero(text: str) -> int | None:
     if text.lower() in EMPTY:
         return None
-    value = read_number(text)
+    told = re.fullmatch(r"(?:de?ep ?speed )?(?:zero|stage|zero stage)[ -_]*([0-3])", text.lower())
+    value = float(told[1]) if told else read_number(text)
+    if value is None:
+        value = next((stage for word, stage in ZERO_WORDS.items() if re.search(word, text, re.IGNORECASE)), None)
     if value not in {0, 1, 2, 3}:
         raise UsageError(f"zero_stage is {text!r}; it must be 0, 1, 2 or 3, or empty")
     return int(value)
@@ -204,5 +214,8 @@ def _recompute(text: str) -> str | None:
     if text.lower() in EMPTY - {"none"}:
         return None
     if text.lower() not in RECOMPUTE:
+        for words, way in RECOMPUTE_WORDS.items():
+            if re.search(words, text, re.IGNORECASE):
+                return way
         raise UsageError(f"recompute is {text!r}; it must be none, selective or full, or empty")
     return RECOMPUTE[text.lower()]

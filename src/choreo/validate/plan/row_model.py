@@ -6,6 +6,7 @@ how wide an MLP is where the row does not say, follows from that number.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from functools import lru_cache
@@ -17,6 +18,7 @@ from choreo.workload.model import check_size
 
 __all__ = ["catalogued", "row_model"]
 
+ACTIVE = 8  # experts of a token, where only the name tells of them
 GPT_VOCAB, LLAMA_VOCAB = 51200, 128256  # GPT-2's padded as Megatron pads it; Llama 3's
 
 
@@ -72,7 +74,12 @@ def row_model(row: MeasuredRow) -> tuple[Model, dict[str, object]]:
 def _shape(row: MeasuredRow) -> tuple[int, int]:
     """Layers and width from the number of parameters alone: 12 layers h^2, with h 128 for each layer."""
     named = re.search(r"(?<![\dx.])(\d+(?:\.\d+)?)\s*([bm])\b", row.model, re.IGNORECASE)
-    size = row.params or (float(named[1]) * {"b": 1e9, "m": 1e6}[named[2].lower()] if named else None)
+    active = _active(row)
+    size = (
+        active[1]
+        if active
+        else row.params or (float(named[1]) * {"b": 1e9, "m": 1e6}[named[2].lower()] if named else None)
+    )
     if size is None:
         raise UsageError(
             f"the catalogue has no model {row.model!r}, and the row gives neither layers and hidden nor params_B; "
@@ -92,7 +99,9 @@ def catalogued(row: MeasuredRow) -> Model | None:
     words = re.split(r"\s+(?:\(|proxy|zero|ptd|megatron|megascale)", row.model, flags=re.IGNORECASE)[0]
     # "DeepSeek-V3 671B" is the catalogue's deepseek-v3, "TinyLlama (1.1B)" its name without the size.
     sizeless = re.sub(r"[\s_-]*\(?\d+(?:\.\d+)?B\)?$", "", words, flags=re.IGNORECASE)
-    for name in (row.model, words, sizeless):
+    # The language model of one that sees pictures too.
+    blind = re.sub(r"[\s_-]VL\b", "", words)
+    for name in (row.model, words, sizeless, blind):
         found = _named(name)
         if found is not None and row.hidden in {None, found.hidden}:
             return found
@@ -108,9 +117,23 @@ def _named(name: str) -> Model | None:
     return found if isinstance(found, Model) else None
 
 
+def _active(row: MeasuredRow) -> tuple[float, float] | None:
+    """All parameters and the active ones, of a mixture whose name has both: "80B-A3B"."""
+    found = re.search(r"(\d+(?:\.\d+)?)B[\s_-]*A(\d+(?:\.\d+)?)B", row.model, re.IGNORECASE)
+    return (float(found[1]) * 1e9, float(found[2]) * 1e9) if found else None
+
+
 def _experts(row: MeasuredRow, model: Model) -> Model:
     """A mixture that is not in the catalogue: "8x7B" has eight experts, two for a token. Where only ep tells of
     experts, their number follows from the number of parameters."""
+    if active := _active(row):
+        # Eight narrow experts for a token make up what is active.
+        narrow = max(256, model.ffn // ACTIVE // 128 * 128)
+        each = model.layers * model.mlp_parameters(narrow)
+        rest = model.parameters - model.layers * model.mlp_parameters(model.ffn)
+        shared = math.lcm(16, row.ep or 1)
+        count = shared * max(1, round(((row.params or active[0]) - rest) / each / shared))
+        return replace(model, experts=min(count, 4096), experts_per_token=ACTIVE, expert_ffn=narrow)
     found = re.search(r"(\d+)\s*x\s*\d+(?:\.\d+)?\s*b", row.model, re.IGNORECASE)
     experts = int(found[1]) if found else 0
     if not experts and (row.ep or 1) > 1:
