@@ -195,9 +195,11 @@ def plan(
 
 
 def least_gpus(
-    model: str | Path | Workload, *, cluster: str | Topology | Cluster, global_batch: int | str, **more: Any
+    model: str | Path | Workload, *, cluster: str | Topology | Cluster, global_batch: int | str = "1/gpu", **more: Any
 ) -> Planning:
     """The plan on the least number of devices whose memory suffices: parts of a node, then whole nodes.
+
+    A batch of "2/gpu" is two sequences for each device.
 
     >>> least_gpus("llama3-8b", cluster="hgx-h100", global_batch=64, seq=4096).gpus
     4

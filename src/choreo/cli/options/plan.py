@@ -129,6 +129,9 @@ def count_of(text: str, what: str) -> float:
     return float(match[1]) * SCALES[match[2].lower()]
 
 
+FIT_SEQ = 4096
+
+
 def planned(options: dict[str, object]) -> Planning:
     """The answer to what was asked on the command line."""
     from choreo.plan import HEADROOM, plan
@@ -159,13 +162,17 @@ def planned(options: dict[str, object]) -> Planning:
 
 
 def _least(options: dict[str, object], best: int, headroom: float) -> Planning:
-    """The least number of devices that suffices."""
+    """The least number of devices that suffices; for a sequence of `FIT_SEQ` tokens on each, if nothing is said."""
     from choreo.plan import least_gpus
+    from choreo.workload import Model
 
     if options["gpus"] is not None:
         raise UsageError("--fit finds how many GPUs are needed; leave out --gpus, or --fit")
-    asked = job_arguments(options | {"gpus": 1})
-    batch = str(options["global_batch"])
+    batch = str(options["global_batch"] or "1/gpu")
+    workload = workload_of(options)
+    most = workload.max_seq if isinstance(workload, Model) else 0
+    seq = options["seq"] or (min(FIT_SEQ, most or FIT_SEQ) if isinstance(workload, Model) else None)
+    asked = job_arguments(options | {"gpus": 1, "global_batch": batch, "seq": seq})
     return least_gpus(
         asked["workload"],
         cluster=asked["cluster"],
