@@ -91,7 +91,7 @@ def oracle_step(job: TrainingJob, plan: Plan) -> OracleStep:
     times = {kind: _layer_times(job, plan, work, gain) for kind, work in works.items()}
     times = {kind: _offloaded(job, kind, works[kind], found) for kind, found in times.items()}
 
-    often = plan.pp == 1 and (plan.zero == 3 or (plan.zero == 2 and software.accumulate_bytes == 0))
+    often = plan.pp == 1 and plan.zero >= 2
     added = [_added(job, plan, _units(stage, works, times), often) for stage in stages]
     message = _message_s(job, plan)
     run = simulate_pipeline(
@@ -330,6 +330,11 @@ def _added(job: TrainingJob, plan: Plan, units: list[_Unit], often: bool) -> _Ad
     kind = "all_reduce" if whole else "reduce_scatter"
     reduce = [_sent(job, plan, unit, kind, bucketed=not often) for unit in units]
     gather = [_sent(job, plan, unit, "all_gather", bucketed=not often) if plan.zero else 0.0 for unit in units]
+    # Megatron's ZeRO-2 reduces gradients with every micro-batch, but gathers parameters once a step.
+    ahead_often = 1.0
+    if often and plan.zero == 2 and software.accumulate_bytes:
+        ahead_often = 1 / plan.micro_batches(job.global_batch)
+        gather = [seconds * ahead_often for seconds in gather]
     if plan.zero and not often:
         copied = software.zero1_copy_s * plan.dp * plan.cp
         gather = [seconds + copied * unit.tensors for seconds, unit in zip(gather, units, strict=True)]
@@ -352,7 +357,7 @@ def _added(job: TrainingJob, plan: Plan, units: list[_Unit], often: bool) -> _Ad
         return _Added(sum(gather), behind + sum(reduce), sum(gather) + behind, sum(reduce))
     slow_forwards, slow_backwards = [], []
     for unit, ahead, once_more, sent in zip(units, gather, again, reduce, strict=True):
-        forward = unit.forward_s + float(job.device.memory_time(unit.parameters * 4, "copy"))
+        forward = unit.forward_s + ahead_often * float(job.device.memory_time(unit.parameters * 4, "copy"))
         backward = unit.backward_s + float(job.device.memory_time(unit.parameters * 10, "copy"))
         slow_forwards.append(forward + software.contention * min(forward, ahead))
         slow_backwards.append(backward + software.contention * min(backward, once_more + sent))

@@ -53,14 +53,14 @@ class DataParallelCost:
 
 
 def by_micro_batch(batch: PlanBatch) -> Bools:
-    """Which plans gather parameters and reduce gradients for every micro-batch: ZeRO-3, and FSDP's ZeRO-2.
+    """Which plans reduce gradients for every micro-batch: ZeRO-3 and ZeRO-2, which keep a share of them.
 
     With a pipeline, parameters stay gathered and gradients unsharded from the first micro-batch to the last.
     """
     zero = batch.columns["zero"]
     if batch.pp > 1:
         return np.zeros(len(zero), np.bool_)
-    return np.asarray((zero == 3) | ((zero == 2) & (batch.job.software.accumulate_bytes == 0)))
+    return np.asarray(zero >= 2)
 
 
 def data_parallel_cost(batch: PlanBatch, sends: SendTimes) -> DataParallelCost:
@@ -108,6 +108,15 @@ class _Units:
     def software(self) -> Software:
         """The program."""
         return self.batch.job.software
+
+    @property
+    def gathers(self) -> Floats:
+        """How often parameters are gathered for a forward pass.
+
+        FSDP's ZeRO-2 does so for each; a program that keeps gradients of its own, as Megatron, once a step.
+        """
+        once = (self.zero == 2) & (self.software.accumulate_bytes > 0)
+        return np.where(once, 1 / self.batch.micro_batches, 1.0)
 
     def sent(self, collective: str, *, bucketed: bool) -> Figures:
         """Seconds to send each unit."""
@@ -186,7 +195,7 @@ def _every_tensor(units: _Units) -> Fields:
     In 2021 DeepSpeed all-reduced gradients and kept its own part.
     """
     share = units.software.dp_bandwidth
-    gather = units.total(units.sent(ALL_GATHER, bucketed=False)) / share
+    gather = units.gathers * units.total(units.sent(ALL_GATHER, bucketed=False)) / share
     reduce = units.total(units.sent(ALL_REDUCE, bucketed=False)) / share
     times = np.where(units.batch.columns["recompute"] == FULL, 2, 1) * (units.zero == 3)
     return gather, times * gather + reduce, gather + times * gather, reduce
@@ -201,11 +210,12 @@ def _every_layer(units: _Units) -> Fields:
     gathers, reduces = (units.sent(name, bucketed=False) for name in (ALL_GATHER, REDUCE_SCATTER))
     # Work that is done once per step, as a share of every micro-batch.
     once = 1 / units.batch.micro_batches if job.software.reduces == "step" else np.ones(len(units.batch.plans))
+    often = units.gathers
     gather, again, reduce, forward, backward = {}, {}, {}, {}, {}
     for unit, size in sizes.items():
-        gather[unit], reduce[unit] = gathers[unit] / share, once * reduces[unit] / share
+        gather[unit], reduce[unit] = often * gathers[unit] / share, once * reduces[unit] / share
         again[unit] = np.where(units.zero == 3, gather[unit], 0.0)
-        ahead = units.forward_s[unit] + copy(size * COPIED_FORWARD * wide, "copy")
+        ahead = units.forward_s[unit] + often * copy(size * COPIED_FORWARD * wide, "copy")
         back = units.backward_s[unit] + copy(size * (COPIED_FORWARD + COPIED_REDUCED * once) * wide, "copy")
         forward[unit] = slowed(ahead, gather[unit], contention)
         backward[unit] = slowed(back, again[unit] + reduce[unit], contention)

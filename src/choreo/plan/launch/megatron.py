@@ -86,7 +86,7 @@ def megatron_notes(job: TrainingJob, plan: Plan) -> Iterator[str]:
     yield f"add data, tokenizer and learning rate; to try it without: {mock} --train-iters 10 --lr 1e-4"
     if plan.tp * plan.cp > 1 and plan.zero < 2 and job.device.architecture not in NEWER:
         # With one queue no all_to_all runs beside the compute of another micro-batch.
-        queues = 32 if job.software.ep_overlap and plan.ep > 1 else 1
+        queues = 32 if job.software.several_queues and job.software.ep_overlap and plan.ep > 1 else 1
         yield f"set CUDA_DEVICE_MAX_CONNECTIONS={queues} in the environment"
     if plan.zero >= 2:
         yield "leave CUDA_DEVICE_MAX_CONNECTIONS unset"

@@ -30,9 +30,9 @@ __all__ = ["LayerTimes", "PassTimes", "clock_gain", "pass_times", "stack_passes"
 Floats = npt.NDArray[np.float64]
 # Kernels next to an all_to_all have 20 of 132 SMs less (DeepSeek-V3's report, 2024, section 3.2.2).
 DISPATCH_SLOWS = 20 / (132 - 20)
-# Before Blackwell, tensor-parallel communication hides behind products only if all kernels are in one queue
-# (CUDA_DEVICE_MAX_CONNECTIONS=1), where no all_to_all gets past the kernels of another micro-batch: one or the other,
-# as Megatron-LM's arguments.py says. NVIDIA's recipes then choose the all_to_all.
+# Before Blackwell, tensor and context parallelism want all kernels in one queue (CUDA_DEVICE_MAX_CONNECTIONS=1), where
+# no all_to_all gets past the kernels of another micro-batch (Megatron-LM's arguments.py warns of it). NVIDIA's recipes
+# take several queues where they overlap the all_to_all, and do without hiding tensor-parallel communication.
 ONE_QUEUE = ("volta", "ampere", "ga10x", "ada", "hopper")
 
 
@@ -89,14 +89,16 @@ def pass_times(  # noqa: PLR0917 -- all that the times depend on
     sent: dict[str, Floats] = {}
     tensor, ring, experts = np.zeros(len(steps)), np.zeros(len(steps)), np.zeros(len(steps))
     host = more.launches * software.host_s * (software.backward_host if more.backward else 1.0)
-    several = software.ep_overlap > 0 and device.architecture in ONE_QUEUE
-    hidden = 0.0 if several or cluster.crosses(*plan.group(("tp",))) else software.tp_overlap
+    cut = plan.tp * plan.cp > 1 and device.architecture in ONE_QUEUE
+    beside = 0.0 if cut and not software.several_queues else software.ep_overlap
+    alone = cut and beside > 0
+    hidden = 0.0 if alone or cluster.crosses(*plan.group(("tp",))) else software.tp_overlap
     for one, other in zip(less.collectives, more.collectives, strict=True):
         ranks, stride = plan.group(one.axes)
         sizes = one.size_bytes + steps * (other.size_bytes - one.size_bytes)
         if one.kind == "all_to_all" and "ep" in one.axes:
             seconds = dispatch_time(cluster, sizes, ranks, stride, more.choices, one, software)
-            experts = experts + software.ep_overlap * seconds
+            experts = experts + beside * seconds
         else:
             seconds = collective_time(cluster, one.kind, sizes, ranks, stride)
         host += _host_seconds(one, ranks, stride, plan, software, cluster)

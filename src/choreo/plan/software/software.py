@@ -97,6 +97,7 @@ class Software:
     dispatch: str  # how tokens go to experts: "all_to_all" or "deepep"
     dispatch_bytes: int  # of a number on its way to an expert
     ep_overlap: float
+    several_queues: bool
     pads_experts: bool
     expert_operators: float
     graphs: str  # what of a layer is launched as one CUDA graph: "none", the "router", or that and "attention"
