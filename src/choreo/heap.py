@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 
-__all__ = ["keep_freed_memory"]
+__all__ = ["keep_freed_memory", "return_freed_memory"]
 
 # Numbers of <malloc.h>.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
@@ -21,4 +21,12 @@ def keep_freed_memory() -> bool:
     with contextlib.suppress(AttributeError, OSError, TypeError):
         mallopt = ctypes.CDLL(None).mallopt
         return bool(mallopt(M_MMAP_THRESHOLD, NEVER)) and bool(mallopt(M_TRIM_THRESHOLD, NEVER))
+    return False
+
+
+def return_freed_memory() -> bool:
+    """Give the kernel what is free in the heap, so that later growth is what was asked for; False as above."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
+        return True
     return False

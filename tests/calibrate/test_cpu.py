@@ -50,8 +50,8 @@ class Truth:
             return float(one.matmul_time(probe.m, probe.n, probe.k, probe.dtype)) - among_others_s
         if probe.kind.startswith("attn_"):
             causal, shape = probe.kind.endswith("causal"), (probe.m, probe.n, probe.k, probe.k, probe.head_dim)
-            forward = float(one.attention_time(*shape, causal, "fp32"))
-            back = float(one.attention_time(*shape, causal, "fp32", True)) if "fwdbwd" in probe.kind else 0.0
+            forward = float(one.attention_time(*shape, causal, probe.dtype))
+            back = float(one.attention_time(*shape, causal, probe.dtype, True)) if "fwdbwd" in probe.kind else 0.0
             return forward + back - among_others_s * (2 if back else 1)
         if probe.bytes_moved:
             return float(one.memory_time(probe.bytes_moved, probe.kind)) - among_others_s
@@ -81,8 +81,9 @@ def test_the_fit_finds_the_processor_again_though_a_round_was_disturbed() -> Non
         )
         for kind, size in (("norm", 3e5), ("optimizer", 2e7)):
             assert float(one.memory_time(size, kind)) == pytest.approx(float(other.memory_time(size, kind)), rel=0.1)
-        shape = (4, 4, 200, 200, 64, True, "fp32")
-        assert float(one.attention_time(*shape)) == pytest.approx(float(other.attention_time(*shape)), rel=0.05)
+        for way in (("fp32", False), ("bf16", False), ("bf16", True)):
+            shape = (4, 4, 200, 200, 64, True, *way)
+            assert float(one.attention_time(*shape)) == pytest.approx(float(other.attention_time(*shape)), rel=0.05)
 
 
 def test_a_small_layer_has_as_many_operators_and_collectives_as_the_planner_counts() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import resource
+from pathlib import Path
 
 import pytest
 
 from choreo.heap import keep_freed_memory
+from choreo.train.rank import memory
 from choreo.workload import Plan
 from tests.helpers.ranks.forks import forked_function, import_torch
 from tests.helpers.suite.torch import dist, torch
@@ -71,3 +73,21 @@ def test_tensor_parallel_sums_are_made_in_place() -> None:
 
     ran = forked_function(rank)
     assert ran.code == 0, ran.err
+
+
+def test_code_that_is_read_from_files_is_no_memory_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"VmRSS": 300, "RssFile": 90, "VmHWM": 300}
+    monkeypatch.setattr(memory, "_status", lambda name, file=None: found[name])
+    monkeypatch.setattr(memory, "CLEAR", Path(os.devnull))
+    memory.reset_peak()
+    found.update(VmHWM=420, RssFile=110)
+    assert memory.peak_bytes() == 100
+
+
+def test_a_group_of_several_axes_is_named_by_what_it_is_used_for() -> None:
+    from choreo.train.parallel.mesh import Mesh
+
+    mesh, everybody = Mesh(Plan(), 0, torch.device("cpu")), object()
+    mesh.groups.update(cp=everybody, replicas=everybody, ep=everybody)
+    used = [mesh.axis_of(everybody, name) for name in ("all_gather", "all_reduce", "all_to_all")]
+    assert used == ["cp", "dp", "ep"]

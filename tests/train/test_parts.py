@@ -15,7 +15,7 @@ def test_waiting_until_a_message_is_taken_is_bubble_but_for_the_least(monkeypatc
 
     now = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    clock = parts.Clock(lambda _: "pp")
+    clock = parts.Clock(lambda *_: "pp")
     clock.begin()
     for size_bytes, waited_s in ((100, 0.5), (100, 0.25), (100, 2.25), (800, 1.0)):
         start_s, now[0] = now[0], now[0] + waited_s
@@ -44,7 +44,7 @@ def test_a_rank_that_is_early_for_a_collective_waits_for_stragglers(monkeypatch:
 
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(dist, "all_reduce", all_reduce)
-    clock = parts.Clock(lambda _: "tp")
+    clock = parts.Clock(lambda *_: "tp")
     clock.begin()
     with clock.listening():
         for size in (100, 100, 100):

@@ -145,6 +145,19 @@ def test_the_host_is_counted_for_every_tensor_layer_and_repeated_operator() -> N
     assert more("compute", recompute="full") + more("recompute", recompute="full") == pytest.approx(again)
 
 
+def test_activation_functions_take_as_long_in_16_bits_as_in_fp32() -> None:
+    software = get_software("choreo-train")
+
+    def memory_s(software: Software, precision: str) -> float:
+        plan = Plan(micro_batch=8, precision=precision)
+        found = evaluate(MODEL, plan, cluster="this-machine", global_batch=8, seq=64, software=software)
+        return found.kernels["memory-bound"]
+
+    narrow = replace(software, wide_activations=False)
+    assert memory_s(narrow, "fp32") == memory_s(software, "fp32")
+    assert memory_s(narrow, "bf16") < memory_s(software, "bf16") < memory_s(software, "fp32")
+
+
 def test_a_norm_of_root_mean_square_keeps_one_tensor_more() -> None:
     plan, style = Plan(micro_batch=8, precision="fp32"), get_software("choreo-train").style
     layers = [layer_work("dense", replace(MODEL, norm=norm), plan, 64, style) for norm in ("layer", "rms")]

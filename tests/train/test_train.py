@@ -227,6 +227,25 @@ def test_a_model_that_does_not_fit_is_reported_with_what_would(pretended: list[T
         choreo.train("llama3-405b", ranks=1)
 
 
+def test_zero_is_named_only_where_the_model_would_fit(
+    pretended: list[TrainConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four replicas of 124 million parameters take 16 bytes each: 8 GB, or 2 GB together."""
+    for free, named in ((6e9, True), (1e9, False)):
+        monkeypatch.setattr("choreo.train.check.available_bytes", lambda free=free: free)
+        with pytest.raises(UsageError, match="does not fit this machine") as caught:
+            choreo.train("gpt2-124m", ranks=4)
+        assert ("; so would --zero 3, which cuts it over the replicas" in str(caught.value)) == named
+
+
+def test_images_are_normalised_over_several_and_are_no_sequences(pretended: list[TrainConfig]) -> None:
+    with pytest.raises(PlanError, match=r"one image is no batch; use --micro-batch 2 --global-batch 4"):
+        choreo.train("resnet-50", scale="tiny", ranks=2)
+    assert not pretended
+    done = run_choreo("train", "resnet-50", "--scale", "tiny", "--micro-batch", "2", "--steps", "1")
+    assert "a step: 2 samples" in done.out, done.err
+
+
 def test_a_vocabulary_that_lacks_bytes_of_the_text(pretended: list[TrainConfig]) -> None:
     small = Model("small", layers=2, hidden=16, heads=2, vocab=64)
     with pytest.raises(UsageError, match=r"has bytes up to \d+, and small a vocabulary of 64; one of 256 holds"):

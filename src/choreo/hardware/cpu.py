@@ -76,7 +76,7 @@ class SharedCpu:
     operator_s: float
     memory_bandwidth_bytes_per_s: float  # of a large sum of two tensors
     products: Mapping[str, CpuProducts]  # by precision
-    attention: Mapping[str, CpuAttention]  # "forward" and "backward"
+    attention: Mapping[str, Mapping[str, CpuAttention]]  # by precision; of each "forward" and "backward"
     memory: Mapping[str, MemoryTiers]  # by kind
 
 
@@ -157,13 +157,12 @@ class Cpu(Device):
         flash: int | None = None,
     ) -> Array:
         """Seconds of fused attention forward or, with `backward`, of its backward pass alone."""
-        curve = self.at_work.attention["backward" if backward else "forward"]
+        used = self.precision(precision)
+        curve = self.at_work.attention[used]["backward" if backward else "forward"]
         rows, keys = np.asarray(seq_q, dtype=np.float64), np.asarray(seq_k, dtype=np.float64)
         seen = np.maximum(keys - rows / 2, 1) + curve.diagonal if causal else keys
-        rate = self.peak_flops[self.precision(precision)] * curve.issue
-        slower = (
-            self.at_work.products[self.precision(precision)].peak_flops / self.peak_flops[self.precision(precision)]
-        )
+        rate = self.peak_flops[used] * curve.issue
+        slower = self.at_work.products[used].peak_flops / self.peak_flops[used]
         score_s = (10.0 if backward else 4.0) * np.asarray(head_dim) / rate + curve.score_s * slower
         return np.asarray(self.launch_s + np.asarray(batch) * heads * rows * seen * score_s)
 

@@ -5,7 +5,7 @@ cores = 2                     ...
 [[shared]]
 ranks = 2
 [shared.products.fp32]
-[shared.attention.forward]
+[shared.attention.fp32.forward]
 [shared.memory.norm]
 """
 
@@ -104,7 +104,11 @@ def _check(where: str, one: SharedCpu) -> None:
         "": {"ranks": one.ranks, "operator_s": one.operator_s},
         "memory ": {"bandwidth": one.memory_bandwidth_bytes_per_s},
         **{f"products.{name}.": asdict(curve) for name, curve in one.products.items()},
-        **{f"attention.{name}.": asdict(curve) for name, curve in one.attention.items()},
+        **{
+            f"attention.{precision}.{name}.": asdict(curve)
+            for precision, found in one.attention.items()
+            for name, curve in found.items()
+        },
     }
     for table, values in tables.items():
         for key, value in values.items():
@@ -113,8 +117,11 @@ def _check(where: str, one: SharedCpu) -> None:
     if "fp32" not in one.products or set(one.products) - set(PRECISIONS):
         known = ", ".join(PRECISIONS)
         raise DeviceError(f"{where}.products holds fp32 and others of {known}, not {sorted(one.products)}")
-    if set(one.attention) != {"forward", "backward"}:
-        raise DeviceError(f"{where}.attention needs forward and backward, not {sorted(one.attention)}")
+    if set(one.attention) != set(one.products):
+        raise DeviceError(f"{where}.attention needs {sorted(one.products)} as products do, not {sorted(one.attention)}")
+    for precision, found in one.attention.items():
+        if set(found) != {"forward", "backward"}:
+            raise DeviceError(f"{where}.attention.{precision} needs forward and backward, not {sorted(found)}")
     if missing := set(MEMORY_KINDS) - set(one.memory):
         raise DeviceError(f"{where}.memory lacks {', '.join(sorted(missing))}")
     for kind, tiers in one.memory.items():
@@ -140,8 +147,11 @@ def cpu_text(cpu: Cpu) -> str:
         lines += ["", "[[shared]]"]
         lines += _table({name: getattr(one, name) for name in ("ranks", "operator_s")})
         lines += _table({"memory_bandwidth_bytes_per_s": one.memory_bandwidth_bytes_per_s})
-        for group in ("products", "attention", "memory"):
-            for name, curve in getattr(one, group).items():
+        attention = {
+            f"{precision}.{name}": curve for precision, found in one.attention.items() for name, curve in found.items()
+        }
+        for group, curves in (("products", one.products), ("attention", attention), ("memory", one.memory)):
+            for name, curve in curves.items():
                 lines += ["", f"[shared.{group}.{name}]", *_table(asdict(curve))]
     return "\n".join(lines) + "\n"
 

@@ -10,7 +10,7 @@ from choreo.train.data.text import SYNTHETIC, open_text
 from choreo.train.experiments.kinds import ALL_REDUCE
 from choreo.train.rank.memory import available_bytes
 from choreo.units import format_bytes
-from choreo.workload import Model, Recommender
+from choreo.workload import ConvNet, Model, Recommender
 
 __all__ = ["check_config"]
 
@@ -72,6 +72,11 @@ def _check_replicas(config: TrainConfig, ranks: int) -> None:
             f"global batch {batch} is not divisible by dp {plan.dp} × micro-batch {plan.micro_batch} = {each}; use a "
             f"global batch of {max(1, round(batch / each)) * each}"
         )
+    if isinstance(config.model, ConvNet) and plan.micro_batch == 1:
+        raise PlanError(
+            f"{config.model.name} normalises over the images of a micro-batch, and one image is no batch; use "
+            f"--micro-batch 2 --global-batch {2 * plan.dp}"
+        )
     if config.data not in ("", SYNTHETIC):
         raise UsageError(f"{config.model.name} does not read text; leave out --data, its samples are synthetic")
 
@@ -102,12 +107,17 @@ def _check_memory(config: TrainConfig) -> None:
     each = model.parameters / (plan.tp * plan.pp)
     if isinstance(model, Recommender):
         each = model.dense_parameters + model.embedding_parameters / plan.dp
-    state = sum(model_state_bytes(each, plan.dp * plan.cp, plan.zero, get_software("torch-eager"), "fp32"))
-    needed, there = float(state) * config.ranks, available_bytes()
-    if config.device == "cpu" and there and needed > there:
-        fits = there / needed
+
+    def needed(zero: int) -> float:
+        state = sum(model_state_bytes(each, plan.dp * plan.cp, zero, get_software("torch-eager"), "fp32"))
+        return float(state) * config.ranks
+
+    there = available_bytes()
+    if config.device == "cpu" and there and needed(plan.zero) > there:
+        scale = max(0.001, (there / needed(plan.zero)) ** (1 / 3) * 0.8)
+        shared = "; so would --zero 3, which cuts it over the replicas" if needed(3) <= there else ""
         raise UsageError(
             f"{model.name} does not fit this machine: parameters, gradients and Adam's state of {config.ranks} ranks "
-            f"take {format_bytes(needed, binary=False)}, and {format_bytes(there, binary=False)} are free; --scale "
-            f"{max(0.001, fits ** (1 / 3) * 0.8):.2g} would fit, and --zero 3 cuts it over the replicas"
+            f"take {format_bytes(needed(plan.zero), binary=False)}, and {format_bytes(there, binary=False)} are free; "
+            f"--scale {scale:.2g} would fit{shared}"
         )

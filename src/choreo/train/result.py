@@ -87,7 +87,7 @@ class TrainingRun(Result):
     device: str
     backend: str
     global_batch: int
-    seq: int
+    seq: int  # tokens of a sequence; 0 where samples are no sequences
     steps: tuple[TrainingStep, ...]
     memory_bytes: float
     predicted_memory_bytes: float | None = None

@@ -167,7 +167,7 @@ def _run(
         device=config.device,
         backend=config.backend,
         global_batch=config.global_batch,
-        seq=config.seq,
+        seq=config.seq if isinstance(config.model, Model) else 0,
         steps=tuple(steps),
         memory_bytes=ended["memory_bytes"],
         predicted_memory_bytes=prediction.memory_bytes if prediction else None,

@@ -32,17 +32,18 @@ def fit_shared(times_s: Sequence[float], ranks: int) -> SharedCpu:
         for kind in dict.fromkeys(probe.kind for probe in PROBES if probe.bytes_moved)
     }
     bandwidth = rates["elementwise"][-1][1]
-    forward = [(probe, time_s) for probe, time_s in measured if probe.kind.startswith("attn_fwd_")]
-    both = [(probe, time_s) for probe, time_s in measured if probe.kind.startswith("attn_fwdbwd_")]
-    back = [(probe, max(total - alone, 0.1 * total)) for (probe, total), (_, alone) in zip(both, forward, strict=True)]
     return SharedCpu(
         ranks=ranks,
         operator_s=_time_of("whole", times_s),
         memory_bandwidth_bytes_per_s=bandwidth,
         products=products,
         attention={
-            "forward": _attention(forward, operator_s, products["fp32"].peak_flops, 4.0),
-            "backward": _attention(back, operator_s, products["fp32"].peak_flops, 10.0),
+            precision: _attention(
+                [(probe, time_s) for probe, time_s in measured if probe.dtype == precision],
+                operator_s,
+                curve.peak_flops,
+            )
+            for precision, curve in products.items()
         },
         memory={
             kind: MemoryTiers(
@@ -75,7 +76,7 @@ def cpu_errors(cpu: Cpu, times_s: dict[int, list[float]]) -> FitErrors:
                 ratios.append(alone_s / time_s - 1)
             elif probe.kind.startswith("attn_fwd_"):
                 causal = probe.kind.endswith("causal")
-                shape = (probe.m, probe.n, probe.k, probe.k, probe.head_dim, causal, "fp32")
+                shape = (probe.m, probe.n, probe.k, probe.k, probe.head_dim, causal, probe.dtype)
                 ratios.append((float(one.attention_time(*shape)) - among_others_s) / time_s - 1)
     size = np.abs(ratios)
     return FitErrors(len(size), float(np.median(size)), float(np.percentile(size, 90)), float(np.median(ratios)))
@@ -107,6 +108,19 @@ def _products(measured: Sequence[tuple[CpuProbe, float]], operator_s: float) -> 
 
 
 def _attention(
+    measured: Sequence[tuple[CpuProbe, float]], operator_s: float, peak_flops: float
+) -> dict[str, CpuAttention]:
+    """Both directions of attention in one precision."""
+    forward = [(probe, time_s) for probe, time_s in measured if probe.kind.startswith("attn_fwd_")]
+    both = [(probe, time_s) for probe, time_s in measured if probe.kind.startswith("attn_fwdbwd_")]
+    back = [(probe, max(total - alone, 0.1 * total)) for (probe, total), (_, alone) in zip(both, forward, strict=True)]
+    return {
+        "forward": _one_way(forward, operator_s, peak_flops, 4.0),
+        "backward": _one_way(back, operator_s, peak_flops, 10.0),
+    }
+
+
+def _one_way(
     measured: Sequence[tuple[CpuProbe, float]], operator_s: float, peak_flops: float, products: float
 ) -> CpuAttention:
     from scipy.optimize import least_squares

@@ -76,7 +76,8 @@ PROBES = (
     *(CpuProbe(kind, *shape) for kind, shape in BACKWARD),
     *(CpuProbe("gemm", *shape, "bf16") for shape in HALF),
     *(
-        CpuProbe(f"attn_{direction}_{mask}", *shape[:3], head_dim=shape[3])
+        CpuProbe(f"attn_{direction}_{mask}", *shape[:3], precision, head_dim=shape[3])
+        for precision in ("fp32", "bf16")
         for shape in ATTENTION
         for direction in ("fwd", "fwdbwd")
         for mask in (("causal", "full") if shape[2] == 128 else ("causal",))

@@ -84,7 +84,8 @@ def print_run(run: TrainingRun) -> None:
     beside = "" if predicted is None else f", predicted {_bytes(predicted)}"
     if run.disturbed:
         echo_line(run.disturbed)
-    echo_line(f"a step: {counted(run.global_batch, 'sequence')} of {counted(run.seq, 'token')}")
+    sequences = f"{counted(run.global_batch, 'sequence')} of {counted(run.seq, 'token')}"
+    echo_line(f"a step: {sequences if run.seq else counted(run.global_batch, 'sample')}")
     echo_line(f"memory of the fullest rank: {_bytes(run.memory_bytes)}{beside}")
     if run.traffic:
         sent = ", ".join(f"{one['axis']} {one['collective']} {_bytes(one['bytes'])}" for one in run.traffic)

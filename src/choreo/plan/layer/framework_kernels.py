@@ -52,6 +52,8 @@ def memory_kernel(
         if style.stream_bytes == 4 and not wide:
             narrow, cast = SUM[direction]
             moved *= cast / narrow if style.fusion == "none" else 1.5
+    elif kind == "activation" and style.wide_activations and not wide:
+        moved *= 2  # of 16 bits, at the rate of fp32
     elif op.name.startswith("rotary") and style.composite != "none" and style.fusion == "none":
         all_moved, launches = COMPOSITE_ROTATION[direction]
         moved *= all_moved / 4

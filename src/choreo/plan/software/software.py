@@ -53,6 +53,7 @@ class Style:
     merged_gradient_bytes: float
     stream_bytes: int
     cast_weights: bool
+    wide_activations: bool
     composite: str
     loss_bytes: float
     loss_kind: str
@@ -82,6 +83,7 @@ class Software:
     merged_gradient_bytes: float
     stream_bytes: int  # of a number of the residual stream
     cast_weights: bool
+    wide_activations: bool  # activation functions take as long in 16 bits as in fp32
     composite: str  # "none", "rotation" or "all"
     loss_bytes: float
     loss_kind: str

@@ -19,6 +19,8 @@ from choreo.workload import Plan, stage_layers
 __all__ = ["Mesh"]
 
 VARIABLE = "CHOREO_ALGORITHM"
+# All ranks of a job are one group, whichever axis they are on: these collectives tell what it is used for.
+ONLY_FOR = {"all_to_all": "ep", "all_reduce": "replicas"}
 
 
 @dataclass(eq=False)
@@ -106,12 +108,13 @@ class Mesh:
         """The process group along an axis; None for one rank."""
         return self.groups.get(axis)
 
-    def axis_of(self, group: Any) -> str:
-        """The axis of a group, as a plan's figures name it."""
-        for axis, one in self.groups.items():
-            if one is group:
-                return {"replicas": "dp", "edp": "dp", "ends": "pp"}.get(axis, axis)
-        return "all" if self.grouped else "dp"
+    def axis_of(self, group: Any, collective: str = "") -> str:
+        """What a group is for, as a plan's figures name it; if it has several uses, what this collective is for."""
+        axes = [axis for axis, one in self.groups.items() if one is group]
+        if not axes:
+            return "all" if self.grouped else "dp"
+        axis = next((one for one in axes if one == ONLY_FOR.get(collective)), axes[0])
+        return {"replicas": "dp", "edp": "dp", "ends": "pp"}.get(axis, axis)
 
     def close(self) -> None:
         """Destroy the groups."""

@@ -1,14 +1,19 @@
-"""The most memory that a rank has held: the growth of its resident set since training began."""
+"""The most memory that a rank has held: the growth of its resident set since training began, without libraries' code.
+
+Code is read from files as it is first run, and how much of it is resident depends on what else ran on the machine.
+"""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
 
+from choreo.heap import return_freed_memory
+
 __all__ = ["available_bytes", "peak_bytes", "reset_peak"]
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-_BEFORE = [0]
+_BEFORE = {"VmRSS": 0, "RssFile": 0}
 
 
 def _status(name: str, file: Path = STATUS) -> int:
@@ -19,15 +24,18 @@ def _status(name: str, file: Path = STATUS) -> int:
 
 
 def reset_peak() -> None:
-    """Reset the peak."""
+    """Reset the peak, and return freed memory to the system first."""
+    return_freed_memory()
     with suppress(OSError):
         CLEAR.write_text("5")
-    _BEFORE[0] = _status("VmRSS")
+    for name in _BEFORE:
+        _BEFORE[name] = _status(name)
 
 
 def peak_bytes() -> int:
-    """The most that was held since `reset_peak`, without what was there before (interpreter, libraries, torch)."""
-    return max(0, _status("VmHWM") - _BEFORE[0])
+    """The most that was held since `reset_peak`, without what was there then: interpreter, libraries, torch itself."""
+    code = max(0, _status("RssFile") - _BEFORE["RssFile"])
+    return max(0, _status("VmHWM") - _BEFORE["VmRSS"] - code)
 
 
 def available_bytes() -> int:

@@ -48,9 +48,9 @@ class Span(NamedTuple):
 
 
 class Clock:
-    """Seconds of one step by part; `axis_of` names the axis of a process group, `wait` waits for the device."""
+    """Seconds of one step by part; `axis_of` names the axis of a group and collective, `wait` waits for the device."""
 
-    def __init__(self, axis_of: Callable[[Any], str], wait: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, axis_of: Callable[[Any, str], str], wait: Callable[[], None] = lambda: None) -> None:
         self.axis_of, self._wait = axis_of, wait
         self.spent: defaultdict[str, float] = defaultdict(float)
         self.spans: list[Span] = []
@@ -149,7 +149,7 @@ class Clock:
 
         def call(*arguments: Any, **options: Any) -> Any:
             group = options.get("group", arguments[place] if len(arguments) > place else None)
-            kind = f"{self.axis_of(group)} {COLLECTIVES[name]}"
+            kind = f"{self.axis_of(group, COLLECTIVES[name])} {COLLECTIVES[name]}"
             if self._inside:
                 return function(*arguments, **options)
             self._inside, start_s = True, time.perf_counter()

@@ -23,7 +23,7 @@ def take_traffic(mesh: Mesh) -> Counts:
         for comm in _communicators(group):
             for row in comm.stats(reset=True):
                 if row.sent_messages:
-                    sums = found.setdefault(f"{mesh.axis_of(group)} {row.collective}", [0, 0])
+                    sums = found.setdefault(f"{mesh.axis_of(group, row.collective)} {row.collective}", [0, 0])
                     sums[0] += row.sent_messages
                     sums[1] += row.sent_bytes
     return found
