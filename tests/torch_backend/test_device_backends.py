@@ -35,10 +35,20 @@ def beside(_: Any) -> None:
     dist.destroy_process_group(group)
 
 
+def without_gpu(_: Any) -> None:
+    with mock.patch.object(torch.cuda, "is_available", lambda: False):
+        group = dist.new_group(backend="cpu:choreo,cuda:nccl")
+    x = torch.ones(3)
+    dist.all_reduce(x, group=group)
+    assert x.tolist() == [dist.get_world_size()] * 3
+    assert not group.others
+    dist.destroy_process_group(group)
+
+
 def refused(_: Any) -> None:
     for backend, sentence in (
         ("cpu:gloo,cuda:choreo", "CPU tensors cannot go through gloo"),
-        ("cpu:choreo,cuda:ucc", "there is no backend ucc for cuda beside choreo"),
+        ("cpu:choreo,cuda:ucc", "this torch has no backend ucc for cuda that could stand beside choreo"),
     ):
         with pytest.raises(dist.DistBackendError, match=sentence) as told:
             dist.new_group(backend=backend)
@@ -48,6 +58,11 @@ def refused(_: Any) -> None:
 
 def test_another_backend_takes_the_tensors_of_its_device(groups: Callable[[int], Job]) -> None:
     groups(2).run(beside)
+
+
+@pytest.mark.skipif(dist.is_nccl_available(), reason="this torch has NCCL")
+def test_nccl_may_be_named_where_torch_has_no_gpu(groups: Callable[[int], Job]) -> None:
+    groups(2).run(without_gpu)
 
 
 def test_backends_that_cannot_stand_together_are_refused(groups: Callable[[int], Job]) -> None:

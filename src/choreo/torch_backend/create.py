@@ -31,7 +31,7 @@ def create_process_group(options: Any, backend_options: Any = None) -> ProcessGr
         others = {
             device: _inner_group(device, backend, options, backend_options)
             for device, backend in named.items()
-            if backend != "choreo"
+            if backend != "choreo" and not _without_gpu(device, backend)
         }
         if "cuda" not in others and torch.cuda.is_available():
             # Calls on CUDA tensors come in an order of their own. All members connect now: the first may be a send.
@@ -61,6 +61,11 @@ def _named_backends() -> dict[str, str]:
     return {}
 
 
+def _without_gpu(device: str, backend: str) -> bool:
+    """Whether it is NCCL in a torch without CUDA: a program that names it for GPUs runs on a laptop as well."""
+    return (device, backend) == ("cuda", "nccl") and not dist.is_nccl_available() and not torch.cuda.is_available()
+
+
 def _inner_group(device: str, backend: str, options: Any, backend_options: Any) -> Any:
     """A process group of torch's own for one kind of device."""
     store = dist.PrefixStore(f"{device}:{backend}/", options.store)
@@ -74,7 +79,10 @@ def _inner_group(device: str, backend: str, options: Any, backend_options: Any) 
     elif backend == "gloo" and dist.is_gloo_available():
         kind, made = kinds.GLOO, dist.ProcessGroupGloo(store, rank, size, timeout=options.timeout)
     else:
-        raise UsageError(f"there is no backend {backend} for {device} beside choreo; name nccl, gloo or choreo")
+        raise UsageError(
+            f"this torch has no backend {backend} for {device} that could stand beside choreo; name nccl or gloo, "
+            "if it was built with them, or choreo"
+        )
     made._set_sequence_number_for_group()
     group = dist.ProcessGroup(store, rank, size)
     group._set_default_backend(kind)
