@@ -47,7 +47,8 @@ class CallBase:
     def _seconds(self, timeout: float | str | None) -> float:
         given = self.timeout_s if timeout is None else timeout
         seconds = parse_time(given) if isinstance(given, str) else given
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= sys.float_info.max:
+        number = int | float | np.integer
+        if isinstance(seconds, bool) or not isinstance(seconds, number) or not 0 < seconds <= sys.float_info.max:
             raise UsageError(f"timeout must be a finite number of seconds, more than 0, not {given!r:.60}")
         return float(min(seconds, LONGEST_S))
 
