@@ -88,7 +88,8 @@ def test_two_dgx_a100() -> None:
         ("switch(8, 450GB/s) x switch(4, 50GB/s)", "31/8000"),  # 32 GPUs by 500 GB/s: 2 (32 - 1) / (32 x 500)
         ("switch(8, 450GB/s) x switch(16, 50GB/s)", "3/640"),  # 16 servers by 8 x 50: 2 (16 - 1) / (16 x 400)
         ("switch(8, 450GB/s, 0s, reduces) x switch(4, 50GB/s)", "3/800"),
-        ("switch(8, 450GB/s) x switch(4, 50GB/s, 0s, reduces)", "31/8800"),  # and 8 switches that add, by 4 x 50
+        ("switch(8, 200GB/s, 0s, reduces) x switch(2, 50GB/s)", "3/640"),  # 30 by 2 x (8 x 50 + 2 x 7 x 200)
+        ("switch(8, 450GB/s) x switch(4, 50GB/s, 0s, reduces)", "31/8400"),  # a switch that adds is in a GPU's part
     ],
 )
 def test_all_reduce(topology: str, expected: str) -> None:

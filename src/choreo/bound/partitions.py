@@ -92,12 +92,29 @@ def search(network: FlowNetwork, devices: Ints, start: Parting, known: Fraction 
 
 
 def boxes_of(network: FlowNetwork, product: Product, unsplit: tuple[int, ...], devices: Ints) -> Parting:
-    """The partition into boxes. Those without ranks, whose devices may relay, are part of one that has some."""
+    """The partition into boxes. Those without ranks, whose devices may relay, are part of one that has some.
+
+    A switch that adds is a part by itself, or belongs to the box of a device that it is linked with: the heavier of the
+    two counts.
+    """
     group = _with_relays(network, product.boxes(unsplit), devices, product.topology.num_devices)
     adds = np.flatnonzero(product.topology.reduces)
     alone = adds[group[adds] < 0]
-    group[alone] = network.nodes + np.arange(len(alone))
-    part = np.zeros(network.nodes + len(alone), np.bool_)
+    apart = group.copy()
+    apart[alone] = network.nodes + np.arange(len(alone))
+    tried = [apart]
+    if len(alone):
+        joined = group.copy()
+        for switch in alone.tolist():
+            near = network.src[(network.dst == switch) & (group[network.src] >= 0)]
+            joined[switch] = group[near[0]] if len(near) else apart[switch]
+        tried.append(joined)
+    return max((_parted(network, one, devices, adds) for one in tried), key=lambda one: one.ratio)
+
+
+def _parted(network: FlowNetwork, group: Ints, devices: Ints, adds: Ints) -> Parting:
+    """What a partition proves; a group without a rank counts only by its links."""
+    part = np.zeros(int(group.max()) + 1, np.bool_)
     part[group[devices]] = True
     number = int(part.sum())
     part[group[adds]] = True
