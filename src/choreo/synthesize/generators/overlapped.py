@@ -27,7 +27,7 @@ from choreo.simulate import simulate
 from choreo.simulate.flows.engine import Messages
 from choreo.synthesize.generators.library import is_short
 from choreo.synthesize.problem import LEAST_CHUNK_BYTES, Candidate, Problem
-from choreo.topology.graph import Floats
+from choreo.topology.graph import Floats, Ints
 
 __all__ = ["overlapped"]
 
@@ -111,7 +111,59 @@ def _bases(problem: Problem) -> Iterator[Schedule]:
         except ChoreoError:
             continue
         if base.num_steps and is_short(base, problem.most_transfers // 4):
-            yield base
+            yield _with_own_kept(base)
+
+
+def _with_own_kept(base: Schedule) -> Schedule:
+    """A rank that alone gets a sum back from a switch keeps its own part of it, and adds that to what comes.
+
+    Where a rank sends as much up as comes down, that much less goes up.
+    """
+    rows: Transfers = base.columns()
+    ranks = base.members - base.switches
+    up = (rows.dst >= ranks) & rows.reduce
+    down = (rows.src >= ranks) & (rows.dst < ranks) & ~rows.reduce
+    kept = []
+    for step in np.unique(rows.step[up]).tolist():
+        rising, coming = np.flatnonzero(up & (rows.step == step)), np.flatnonzero(down & (rows.step == step + 1))
+        got = np.bincount(np.repeat(rows.src[coming], rows.count[coming]) * base.num_chunks + _each(rows, coming))
+        if len(coming) and got.max() == 1:  # each sum goes to one rank
+            kept.append((rising, coming))
+    if not kept:
+        return base
+    rising, coming = (np.concatenate(column) for column in zip(*kept, strict=True))
+    # What each rank gets back, as one range: the part of what it sends that it keeps.
+    own = {(int(rows.step[row]) - 1, int(rows.dst[row]), int(rows.src[row])): row for row in coming.tolist()}
+    if len(own) < len(coming):
+        return base
+    reduce, first, end = rows.reduce.copy(), rows.chunk.copy(), rows.chunk + rows.count
+    reduce[coming] = True
+    more = []
+    for row in rising.tolist():
+        mine = own.get((int(rows.step[row]), int(rows.src[row]), int(rows.dst[row])))
+        if mine is None:
+            continue
+        behind, last = int(rows.chunk[mine] + rows.count[mine]), int(end[row])
+        end[row] = min(last, int(rows.chunk[mine]))
+        if behind < last:
+            more.append((row, max(behind, int(first[row])), last))
+    extra = rows.take(np.array([row for row, *_ in more], np.int64))
+    extra = replace(
+        extra,
+        chunk=np.array([low for _, low, _ in more], np.int64),
+        count=np.array([high - low for _, low, high in more], np.int64),
+    )
+    cut = replace(rows, reduce=reduce, count=end - first)
+    steps = Transfers.join([cut.take(cut.count > 0), extra]).by_step()
+    return replace(base, body=Steps.from_transfers(base.members, base.num_chunks, base.num_steps, steps))
+
+
+def _each(rows: Transfers, some: Ints) -> Ints:
+    """The number of every chunk of some transfers."""
+    count = rows.count[some]
+    offset = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
+    found: Ints = np.repeat(rows.chunk[some], count) + offset
+    return found
 
 
 def _axes(problem: Problem) -> Iterator[str]:
