@@ -65,7 +65,7 @@ def layered(problem: Problem) -> Iterator[Candidate]:
     for through in (False, True) if problem.topology.reduces.any() else (False,):
         hops = hops_of(problem.topology, through_switches=through)
         net = Servers.of(problem, hops.turned() if problem.collective in UNDONE else hops)
-        if net is not None and not (through and problem.collective == "all_to_all"):
+        if net is not None:
             for make, blocks in _makers(problem, net):
                 yield from _Search(problem, net, make, blocks).run()
 
@@ -84,7 +84,7 @@ def _makers(problem: Problem, net: Servers) -> Iterator[tuple[Maker, int]]:
                 yield partial(_all_reduce, exchanging=True), net.gpus
             if several:
                 yield partial(_all_reduce, exchanging=False), problem.ranks
-        case "all_to_all" if several:
+        case "all_to_all" if several or net.switch:
             yield _all_to_all, problem.ranks**2
 
 
@@ -266,7 +266,10 @@ def _by_owners(
 
 
 def _all_to_all(plan: Plan, parts: Floats, due_s: Floats) -> None:
-    """To each peer go the blocks for its server, its neighbour's first; it forwards them together with its own."""
+    """To each peer go the blocks for its server, its neighbour's first; it forwards them together with its own.
+
+    Inside a server they go from GPU to GPU, or through a switch that takes all that a GPU has in a few messages.
+    """
     net, ranks = plan.net, plan.net.servers * plan.net.gpus
     edges = np.unique(np.round(np.concatenate(([0.0], np.cumsum(parts))) * net.gpus).astype(np.int64))
     arrived: dict[tuple[int, int], list[int]] = {}
@@ -278,8 +281,29 @@ def _all_to_all(plan: Plan, parts: Floats, due_s: Floats) -> None:
                 message = plan.add((device, twin), blocks, (), high / net.gpus * due_s[-1])
                 for end in ends:
                     arrived.setdefault((twin, end), []).append(message)
+    if net.switch:
+        _through_switches(plan, edges, arrived, due_s[-1])
+        return
     for device in range(ranks):
-        sources = [device, *net.twins(device)]
         for turn, end in enumerate(net.others(device)):
-            blocks = tuple(source * ranks + end for source in sources)
+            blocks = tuple(source * ranks + end for source in [device, *net.twins(device)])
             plan.add((device, end), blocks, arrived.get((device, end), ()), (turn + 1) / net.gpus * due_s[-1])
+
+
+def _through_switches(plan: Plan, edges: Ints, arrived: dict[tuple[int, int], list[int]], due_s: float) -> None:
+    """What a GPU has for those at some distances goes up as one message; what is for a GPU comes down as one."""
+    net, ranks = plan.net, plan.net.servers * plan.net.gpus
+    for low, high in pairwise(edges.tolist()):
+        coming: dict[int, list[tuple[int, int]]] = {}  # by GPU: from whom, and the message to the switch
+        for device in range(ranks):
+            ends = net.others(device)[low:high]
+            blocks = tuple(source * ranks + end for end in ends for source in [device, *net.twins(device)])
+            if blocks:
+                after = {message for end in ends for message in arrived.get((device, end), ())}
+                up = plan.add((device, net.switch[device // net.gpus]), blocks, sorted(after), high / net.gpus * due_s)
+                for end in ends:
+                    coming.setdefault(end, []).append((device, up))
+        for end, those in coming.items():
+            blocks = tuple(source * ranks + end for device, _ in those for source in [device, *net.twins(device)])
+            ends_here = net.switch[end // net.gpus], end
+            plan.add(ends_here, blocks, [up for _, up in those], high / net.gpus * due_s)
