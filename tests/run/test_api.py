@@ -346,7 +346,7 @@ def test_a_timeout_may_be_text(monkeypatch: pytest.MonkeyPatch) -> None:
     with init(timeout="30s") as comm:
         assert comm.timeout_s == 30.0
         comm.barrier(timeout="20s")
-        comm.barrier(timeout=np.int64(20))
+        comm.barrier(timeout=np.int64(20))  # type: ignore[arg-type]
         assert comm.all_reduce(np.ones(1), timeout="20000ms").tolist() == [1.0]
         assert comm.all_gather_object(3, timeout="20s") == [3]
         comm.barrier(async_op=True).wait(timeout="20s")
