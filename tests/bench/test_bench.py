@@ -225,7 +225,7 @@ def test_a_prediction_is_judged_where_there_is_one(ranks: str, told: bool) -> No
 def test_a_machine_that_others_keep_busy_is_named(cores: float, named: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "busy_cores", lambda: cores)
     ran = run_choreo("bench", "all_reduce", "-n", "2", "-b", "8", "-e", "8", "--rounds", "1", "--iters", "1")
-    sentence = "# Measured beside      : other programs kept 1.5 cores busy, which no prediction knows of"
+    sentence = "# Disturbed            : other programs kept 1.5 cores busy, which the prediction does not include"
     assert (sentence in ran.out.splitlines()) is named
 
 

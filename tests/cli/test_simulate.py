@@ -288,7 +288,7 @@ PACKETS = (
 
 def test_packets_are_printed_and_are_in_the_json() -> None:
     text = run_choreo(*PACKETS, "--buffer", "64KiB", "--lossy", "--routing", "spray", "--seed", "2").out
-    for word in ("64 KiB a switch, lossy, selective_repeat, spray", "packets of 4 KiB", "queues", "congestion"):
+    for word in ("64 KiB per switch, lossy, selective_repeat, spray", "packets of 4 KiB", "queues", "congestion"):
         assert word in text
     found = json.loads(run_choreo(*PACKETS, "--mtu", "1KiB", "--control", "dcqcn", "--json").out)
     assert found["packets"]["mtu_bytes"] == 1024

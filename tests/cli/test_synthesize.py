@@ -27,7 +27,7 @@ def test_shares_are_read() -> None:
 
 def test_packets_are_reported() -> None:
     said = fine("synthesize", "all_gather", *RING, "--packets", "--buffer", "1MiB")
-    assert "1 MiB a switch, lossless, ecmp; packets of 4 KiB" in str(said)
+    assert "1 MiB per switch, lossless, ecmp; packets of 4 KiB" in str(said)
     assert "add --packets" in mistake("synthesize", "all_gather", *RING, "--buffer", "1MiB")
 
 

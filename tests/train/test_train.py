@@ -97,7 +97,7 @@ def test_a_table_says_where_the_time_went(pretended: list[TrainConfig]) -> None:
     ("ranks", "waited_s", "sentence"),
     [
         (2, 0.009, ""),
-        (2, 0.04, "ranks waited for a core in 40 % of a step: other programs keep 2 cores busy, which no prediction"),
+        (2, 0.04, "ranks waited for a core in 40 % of a step: other programs keep 2 cores busy, which the prediction"),
         (4, 0.055, ""),  # four ranks have two cores for half of the time each
         (4, 0.065, "ranks waited for a core in 65 % of a step"),
     ],

@@ -137,7 +137,7 @@ class Benchmark(Result):
         """A sentence if other programs kept half a core or more busy; empty if not."""
         if self.busy_cores < 0.5:
             return ""
-        return f"other programs kept {self.busy_cores:.1f} cores busy, which no prediction knows of"
+        return f"other programs kept {self.busy_cores:.1f} cores busy, which the prediction does not include"
 
     def summary(self) -> str:
         """What was measured, in one line."""

@@ -170,7 +170,7 @@ def packets_of(text: str) -> Packets | None:
     """The network of packets that a text describes: the memory of a switch, and words for other settings.
 
     >>> print(packets_of("1MiB lossy spray"))
-    1 MiB a switch, lossy, selective_repeat, spray; packets of 4 KiB
+    1 MiB per switch, lossy, selective_repeat, spray; packets of 4 KiB
     """
     given: dict[str, Any] = {}
     for word in text.split():

@@ -188,7 +188,7 @@ def _prediction(
         return predict(config, host_layer_s=host_layer_s)
     except UsageError as error:
         if on_note is not None:
-            on_note(f"nothing is predicted: {error}")
+            on_note(f"no prediction: {error}")
         return None
 
 

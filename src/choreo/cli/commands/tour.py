@@ -36,7 +36,7 @@ REST = (
         99,
     ),
     (
-        "It is run between four processes of this machine, and what was measured stands beside what was predicted.",
+        "It is run between four processes of this machine, with the predicted time beside the measured one.",
         "bench all_reduce --ranks 4 --minbytes 1K --maxbytes 4M --stepfactor 64 --rounds 3",
         99,
     ),

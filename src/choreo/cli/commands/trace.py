@@ -60,7 +60,7 @@ def command() -> None:
     """
 
 
-@command.command("info", cls=Command)
+@command.command("info", cls=Command, short_help="Print the collectives of a trace, their times, and what was exposed.")
 @files_argument
 @grouped("Reading", ranks_option, groups_option, json_option)
 def info(files: tuple[Path, ...], ranks: int | None, groups: Path | None, as_json: bool) -> None:
@@ -75,7 +75,7 @@ def info(files: tuple[Path, ...], ranks: int | None, groups: Path | None, as_jso
         print_info(found)
 
 
-@command.command("import", cls=Command)
+@command.command("import", cls=Command, short_help="Read a trace, repair it if possible, and write it as Chakra.")
 @files_argument
 @grouped("Reading", ranks_option, groups_option)
 @grouped("Output", output_option, json_option)
@@ -85,7 +85,7 @@ def import_(files: tuple[Path, ...], ranks: int | None, groups: Path | None, out
     _write(trace.graph, output, "chakra", as_json, trace)
 
 
-@command.command("convert", cls=Command)
+@command.command("convert", cls=Command, short_help="Write a trace in another format.")
 @files_argument
 @grouped("Reading", ranks_option, groups_option)
 @grouped("Output", output_option, format_option, algorithm_option, json_option)
@@ -109,7 +109,7 @@ def convert(
     _write(graph, output, format_, as_json, trace)
 
 
-@command.command("export", cls=Command)
+@command.command("export", cls=Command, short_help="Write a schedule for ASTRA-sim or LogGOPSim to run.")
 @schedule_options()
 @grouped("Output", size_option, output_option, format_option, json_option)
 def export(

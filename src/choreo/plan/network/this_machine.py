@@ -100,6 +100,6 @@ def this_machine() -> tuple[Cpu, ThisMachineModel]:
         return cpu, ThisMachineModel(constants, cpu.collective_s)
     missing += [] if isinstance(cpu, Cpu) else ["choreo calibrate --device cpu"]
     raise UsageError(
-        f"this machine was not measured, so there is nothing to plan with; run {' and '.join(missing)}, and what was "
-        f"found is kept in {shown(path.parent)}"
+        f"this machine has not been calibrated; run {' and '.join(missing)}, which keep their results in "
+        f"{shown(path.parent)}"
     )

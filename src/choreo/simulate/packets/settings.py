@@ -84,7 +84,7 @@ class Packets:
     >>> Packets(buffer_bytes="1MiB", lossless=False).sends_again
     'go_back_n'
     >>> print(Packets())
-    16 MiB a switch, lossless, ecmp; packets of 4 KiB
+    16 MiB per switch, lossless, ecmp; packets of 4 KiB
     """
 
     mtu_bytes: int | str = 4096
@@ -132,7 +132,7 @@ class Packets:
         kind = "lossless" if self.lossless else f"lossy, {self.sends_again}"
         control = "" if self.control == "none" else f", {self.control}"
         buffer, mtu = format_bytes(self.buffer), format_bytes(self.mtu)
-        return f"{buffer} a switch, {kind}, {self.routing}{control}; packets of {mtu}"
+        return f"{buffer} per switch, {kind}, {self.routing}{control}; packets of {mtu}"
 
     @property
     def mtu(self) -> int:

@@ -73,7 +73,7 @@ class BenchTable:
         if off:
             echo_comment(f"Prediction off by    : {100 * statistics.median(off):.0f} % in the median row")
         if report.disturbed:
-            echo_comment(f"Measured beside      : {report.disturbed}")
+            echo_comment(f"Disturbed            : {report.disturbed}")
         for name in report.options.against:
             ratios = [row.ratio(name) for row in report.results if name in row.peer_times_s]
             if ratios:

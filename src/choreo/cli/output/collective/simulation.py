@@ -151,7 +151,7 @@ def _print_packets(report: PacketReport) -> None:
     at_port, in_switch = format_bytes(report.peak_queue_bytes), format_bytes(report.peak_buffer_bytes)
     _line("queues", f"at most {at_port} at a port, {in_switch} in a switch")
     events = {
-        f"{counted(report.pauses, 'pause')} ({format_time(report.paused_s)} in all)": report.pauses,
+        f"{counted(report.pauses, 'pause')} ({format_time(report.paused_s)} in total)": report.pauses,
         counted(report.marks, "mark"): report.marks,
         f"{counted(report.drops, 'packet')} dropped": report.drops,
     }
