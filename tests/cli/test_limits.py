@@ -26,6 +26,16 @@ LLAMA = {
 }
 QWEN_MOE = LLAMA | {"model_type": "qwen2_moe", "num_experts": 8, "num_experts_per_tok": 2}
 MIXTRAL = LLAMA | {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
+DEEPSEEK = LLAMA | {
+    "model_type": "deepseek_v3",
+    "moe_intermediate_size": 1408,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+}
 LONG = "x" * 5_000_000
 
 
@@ -37,6 +47,8 @@ LONG = "x" * 5_000_000
         (LLAMA | {"hidden_size": 1e308}, "hidden_size must be at most 4294967296, not 1e+308"),
         (LLAMA | {"hidden_size": 10**400}, "hidden_size must be at most 4294967296, not 1000"),
         (QWEN_MOE | {"moe_intermediate_size": 0}, "moe_intermediate_size must be at least 1, not 0"),
+        (DEEPSEEK | {"v_head_dim": 0}, "v_head_dim must be at least 1, not 0"),
+        (DEEPSEEK | {"num_nextn_predict_layers": 10**9}, "mtp_layers must be at most layers, 32, not 1000000000"),
         (LLAMA | {"num_hidden_layers": 10**9}, "a model of 1000000000 layers is about 14.9 TiB of data"),
         (MIXTRAL | {"num_hidden_layers": 10**9}, "a model of 1000000000 layers is about 14.9 TiB of data"),
         (

@@ -109,10 +109,11 @@ class Model:
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "vocab", "norms_per_layer", "moe_every"):
             self._positive(name)
-        for name in ("kv_heads", "head_dim", "ffn", "learned_positions", "experts", "shared_experts", "dense_layers"):
+        may_be_none = ("kv_heads", "head_dim", "ffn", "learned_positions", "experts", "shared_experts", "dense_layers")
+        for name in (*may_be_none, "window", "full_every", "mtp_layers"):
             self._positive(name, least=0)
-        for name in ("window", "full_every", "mtp_layers"):
-            self._positive(name, least=0)
+        if self.mtp_layers > self.layers:
+            raise ModelError(f"{self.name}: mtp_layers must be at most layers, {self.layers}, not {self.mtp_layers}")
         if not self.kv_heads:
             object.__setattr__(self, "kv_heads", self.heads)
         if not self.head_dim:

@@ -227,10 +227,10 @@ def deepseek(config: Config, name: str, *, score: str = "softmax") -> Model:
 def deepseek_v2(config: Config, name: str, *, score: str = "softmax") -> Model:
     """DeepSeek-V2: latent attention."""
     latent = Latent(
-        kv_rank=config.number("kv_lora_rank"),
-        nope_dim=config.number("qk_nope_head_dim"),
+        kv_rank=config.divisor("kv_lora_rank"),
+        nope_dim=config.divisor("qk_nope_head_dim"),
         rope_dim=config.number("qk_rope_head_dim"),
-        value_dim=config.number("v_head_dim"),
+        value_dim=config.divisor("v_head_dim"),
         q_rank=config.number("q_lora_rank", default=0),
     )
     model = deepseek(config, name, score=score)
