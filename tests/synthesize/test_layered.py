@@ -49,6 +49,17 @@ def test_a_gpu_sends_its_twin_what_it_has_for_a_whole_server() -> None:
     assert len(messages) == 8 * (3 + 1)
 
 
+def test_an_all_to_all_goes_through_a_switch_that_copies_in_few_messages() -> None:
+    """Each rank sends a message up and gets one, where direct sends 7 and gets 7."""
+    network = "switch(8, 450GB/s, 200ns, overhead=100ns, reduces)"
+    made = [one.schedule for one in layered(problem("all_to_all", network, "64KiB"))]
+    choreo.prove(made[-1])
+    rows = made[0].columns()
+    assert len({(step, src, dst) for step, src, dst in zip(rows.step, rows.src, rows.dst, strict=True)}) == 2 * 8
+    reached = choreo.simulate(made[-1], network, "64KiB").time_s
+    assert reached < 0.7 * choreo.simulate(choreo.build("all_to_all", "direct", 8), network, "64KiB").time_s
+
+
 def test_pieces_are_of_unequal_size_where_that_is_faster() -> None:
     schedules = [one.schedule for one in layered(problem("all_gather", COSTLY.format(servers=2)))]
     weights = schedules[-1].weights

@@ -24,6 +24,16 @@ def test_an_all_reduce_between_servers_is_proved_and_faster_than_the_library(net
     assert choreo.simulate(best.schedule, network, size).time_s < 0.75 * library["time_s"]
 
 
+def test_a_rank_keeps_its_own_part_of_the_sum_that_only_it_gets() -> None:
+    """7/8 of the vector goes up to be summed, and 1/8 to be spread: as much as comes down, not 9/8."""
+    problem = read_problem("all_reduce", REDUCES, "1MiB", ranks=None, root=None, effort="low")
+    segment = next(one.schedule for one in overlapped(problem) if "recursive_doubling" in one.generator)
+    choreo.prove(segment)
+    rows = segment.columns()
+    up, down = (rows.count[(rows.src == src) & (rows.dst == dst)].sum() for src, dst in ((0, 16), (16, 0)))
+    assert up == down == segment.num_chunks
+
+
 def test_a_short_vector_over_many_ranks_is_not_cut() -> None:
     """Of 1 MiB over 144 ranks a block has 14 KiB: a rank that sends it twice pays more than it gains."""
     found = search("all_reduce", "gb200-nvl72:2", "1MiB", effort="low")

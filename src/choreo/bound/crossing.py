@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 
@@ -103,14 +104,36 @@ class Crossing:
         if self.ways is None or not one.is_cut:
             return least_s
         links, at = self.topology.links, one.links
-        capacity, dst = links.bandwidth_bytes_per_s[at], links.dst[at]
-        before = self.ways.before((self.send_s + self.before_s)[at], one.sources)
-        if not len(one.targets):
-            ends_s = (self.after_s + self.receive_s)[at]
-            return max(least_s, least_time(bandwidth_s, capacity, before, Stages(ends_s, ends_s)))
-        figures = links.latency_s[at], self.receive_s[at], dst
-        afters = [self.ways.after(*figures, targets) for targets in self.ways.farthest(dst, capacity, one.targets)]
-        return max(least_s, *(least_time(bandwidth_s, capacity, before, after) for after in afters))
+        capacity, src, dst = links.bandwidth_bytes_per_s[at], links.src[at], links.dst[at]
+        befores = [self._before(at, some) for some in self._some(src, capacity, one.sources, after=False)]
+        afters = [self._after(at, some) for some in self._some(dst, capacity, one.targets, after=True)]
+        times = (least_time(bandwidth_s, capacity, *both) for both in product(befores, afters))
+        return max(least_s, *times)
+
+    def _some(self, ends: Ints, capacity: Floats, others: Ints, *, after: bool) -> list[Ints | None]:
+        """Whom all that crosses links is for, or from: some sets to look at; None for anybody."""
+        assert self.ways is not None
+        return [*self.ways.some(ends, capacity, others, after=after)] if len(others) else [None]
+
+    def _before(self, at: Ints, sources: Ints | None) -> Stages:
+        """What comes before the windows of links; from some device, all that crosses must come."""
+        assert self.ways is not None
+        links, sent_s = self.topology.links, self.send_s[at]
+        if sources is not None:
+            return self.ways.before(sent_s, links.src[at], sources)
+        devices = np.arange(self.topology.num_devices)
+        first_s = self.ways.before(sent_s, links.src[at], devices).first_s
+        return Stages(first_s, first_s)
+
+    def _after(self, at: Ints, targets: Ints | None) -> Stages:
+        """What comes after the windows of links; some device, all that crosses must reach."""
+        assert self.ways is not None
+        links = self.topology.links
+        figures = links.latency_s[at], self.receive_s[at], links.dst[at]
+        if targets is not None:
+            return self.ways.after(*figures, targets)
+        last_s = self.ways.after(*figures, np.arange(self.topology.num_devices)).first_s
+        return Stages(last_s, last_s)
 
 
 def _nearest(src: Ints, dst: Ints, latency_s: Floats, ends: Bools) -> Floats:

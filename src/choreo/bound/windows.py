@@ -71,34 +71,38 @@ class Ways:
         np.fill_diagonal(arrival, 0.0)
         return Ways(np.flatnonzero(is_device | topology.reduces), away, arrival, message)
 
-    def before(self, sent_s: Floats, sources: Ints) -> Stages:
-        """The early stages at links whose messages need a time to be sent."""
-        if len(sources) < 2:
-            return Stages(sent_s, sent_s)
-        heard = self.message_s[np.ix_(sources, self.ends)]
-        heard[sources[:, None] == self.ends] = np.inf
-        return Stages(sent_s, sent_s + heard.min(), 1 / len(sources))
+    def before(self, sent_s: Floats, src: Ints, sources: Ints) -> Stages:
+        """The early stages at links that lead from src, where a message over each costs its sender something."""
+        return self._stages(self.turned(), sent_s, src, sources)
 
     def after(self, latency_s: Floats, receive_s: Floats, dst: Ints, targets: Ints) -> Stages:
         """The late stages at links that lead to dst, where a message over each costs its receiver something."""
-        there = np.ix_(dst, targets)
-        taken_in_s = np.maximum(self.arrival_s[there], self.latency_s[there] + receive_s[:, None])
-        first_s: Floats = latency_s + taken_in_s.min(axis=1)
-        if len(targets) < 2:
-            return Stages(first_s, first_s)
-        onward = self.message_s[np.ix_(self.ends, targets)]
-        onward[self.ends[:, None] == targets] = np.inf
-        nearest_s = onward.min(axis=1)  # from an end to a target
-        there = np.ix_(dst, self.ends)
-        taken_in_s = np.maximum(self.arrival_s[there], self.latency_s[there] + receive_s[:, None])
-        second_s = np.maximum(first_s, latency_s + (taken_in_s + nearest_s).min(axis=1))
-        return Stages(first_s, second_s, 1 / len(targets))
+        found = self._stages(self, receive_s, dst, targets)
+        return Stages(latency_s + found.first_s, latency_s + found.second_s, found.weight)
 
-    def farthest(self, dst: Ints, capacity: Floats, targets: Ints) -> list[Ints]:
-        """Sets of targets worth looking at: one that is farthest from links, all that are as far, and all."""
-        away = capacity @ self.arrival_s[np.ix_(dst, targets)]
-        far = targets[away >= AS_FAR * away.max()]
-        return [far[:1], *([far] if len(far) > 1 else []), *([targets] if len(targets) > len(far) else [])]
+    def turned(self) -> Ways:
+        """The ways to each node from each other."""
+        return Ways(self.ends, self.latency_s.T, self.arrival_s.T, self.message_s.T)
+
+    @staticmethod
+    def _stages(ways: Ways, paid_s: Floats, at: Ints, others: Ints) -> Stages:
+        """From the ends of links to others: to the nearest, and to the nearest by way of somebody who passes it on."""
+        there = np.ix_(at, others)
+        first_s: Floats = np.maximum(ways.arrival_s[there], ways.latency_s[there] + paid_s[:, None]).min(axis=1)
+        if len(others) < 2:
+            return Stages(first_s, first_s)
+        onward = ways.message_s[np.ix_(ways.ends, others)]
+        onward[ways.ends[:, None] == others] = np.inf
+        nearest_s = onward.min(axis=1)  # from an end to one of the others
+        there = np.ix_(at, ways.ends)
+        passed_s = np.maximum(ways.arrival_s[there], ways.latency_s[there] + paid_s[:, None]) + nearest_s
+        return Stages(first_s, np.maximum(first_s, passed_s.min(axis=1)), 1 / len(others))
+
+    def some(self, at: Ints, capacity: Floats, others: Ints, *, after: bool) -> list[Ints]:
+        """Targets or sources worth looking at: one that is farthest from links, all that are as far, and all."""
+        away = capacity @ (self.arrival_s if after else self.arrival_s.T)[np.ix_(at, others)]
+        far = others[away >= AS_FAR * away.max()]
+        return [far[:1], *([far] if len(far) > 1 else []), *([others] if len(others) > len(far) else [])]
 
 
 def least_time(seconds: float, capacity: Floats, before: Stages, after: Stages) -> float:
