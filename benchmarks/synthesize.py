@@ -1,9 +1,10 @@
 """What `choreo synthesize` reaches of the bound, cell by cell, and how long it takes.
 
-    python benchmarks/synthesize.py [--only TEXT] [--nodes 1,2,4] [--sizes 1MiB,64MiB,1GiB] [--graphs 50] [--large]
+    python benchmarks/synthesize.py [--only TEXT] [--nodes 1,2,4] [--sizes 1MiB,64MiB] [--graphs 50] [--large] [--table]
 
 A cell is a network, a collective and a size, with the share of the bound that it should reach. Every cell is printed
 with the best of the library beside it and the user seconds that it took; those below their bar are named at the end.
+With --table the cells come last as rows of networks, for docs/explanation/synthesis.md.
 What was found goes to benchmarks/results/synthesize.json.
 """
 
@@ -185,6 +186,19 @@ def measured(cell: Cell) -> Found:
     return Found(cell.name, found.generator, found.efficiency, cell.bar, library, took, cell.seconds)
 
 
+def table(found: list[Found]) -> Iterator[str]:
+    """A row for each network and size, the collectives beside each other: what was reached, and by the library."""
+    yield "| network | " + " | ".join(COLLECTIVES) + " |"
+    yield "| --- " * (1 + len(COLLECTIVES)) + "|"
+    rows: dict[str, dict[str, str]] = {}
+    for one in found:
+        network, collective, size = one.name.removesuffix(" Zipf").rsplit(" ", 2)
+        reached = f"{100 * one.efficiency:.1f} ({100 * one.library:.1f})"
+        rows.setdefault(f"{network}, {size}", {})[collective] = reached
+    for network, cells in rows.items():
+        yield f"| {network} | " + " | ".join(cells.get(collective, "") for collective in COLLECTIVES) + " |"
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -193,6 +207,7 @@ def main() -> None:
     parser.add_argument("--sizes", default="1MiB,64MiB,1GiB")
     parser.add_argument("--graphs", type=int, default=50)
     parser.add_argument("--large", action="store_true", help="also 64x64 tori and graphs of 1,024 devices")
+    parser.add_argument("--table", action="store_true", help="also rows of networks, as the page on synthesis has them")
     asked = parser.parse_args()
     nodes = [int(count) for count in asked.nodes.split(",")]
     cells = [*catalogue(nodes, asked.sizes.split(",")), *strange(asked.graphs), *zipf()]
@@ -212,6 +227,8 @@ def main() -> None:
     print(f"\n{len(found) - len(missed)} of {len(found)} cells reach their bar")
     for one in missed:
         print(f"  below: {one.name}: {', '.join(one.misses)}")
+    if asked.table:
+        print("", *table(found), sep="\n")
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps([asdict(one) for one in found], indent=1))
 

@@ -97,6 +97,7 @@ def _on(problem: Problem, hops: Hops, division: Division) -> Iterator[Candidate]
     weight_bytes = size * len(totals) / sum(totals)
     ways = list(_ways(problem, hops))
     best, idle = np.inf, 0
+    known: tuple[list[Tree] | None, int] = None, 0
     one_way = problem.collective in ("broadcast", "reduce")
     hops_a_chunk = (problem.ranks - 1) * (problem.ranks if shared else 1 if one_way else 2)
     for chunks in SHARE_CHUNKS if shared else VECTOR_CHUNKS:
@@ -106,6 +107,9 @@ def _on(problem: Problem, hops: Hops, division: Division) -> Iterator[Candidate]
         trees, seconds_a_byte = division(chunks)
         last_s = size * seconds_a_byte
         pieces, count = _cut(trees, chunks, totals)
+        if known[0] is trees and known[1] == count:  # every tree has at least one piece, so fewer make no difference
+            continue
+        known = trees, count
         tasks = {
             kind: _tasks(pieces, hops, weight_bytes, last_s if kind[0] else 0.0, exchange=kind[1])
             for kind in {(way.in_turn, way.exchange) for way in ways}
