@@ -1,4 +1,4 @@
-"""Pictures: schedules, networks, simulations, plans and every verb's result, as text, SVG, pages and notebook cells."""
+"""Draw schedules, networks, simulations, plans and every verb's result: as text, SVG, pages and notebook cells."""
 
 from choreo.show.kinds import notebook_html, to_html, to_svg, to_text
 from choreo.show.schedule.data import to_data

@@ -1,8 +1,8 @@
-"""Strokes of an SVG: the palette, and text, lines and cells as strings.
+"""SVG primitives: the palette, and text, lines and cells as strings.
 
-Everything is said in attributes, with no style sheet, ids or markers, so that several pictures can stand in one
-notebook and every program that reads SVG draws them the same. Grey is what was there, orange what a step adds, blue
-what it copies: a triple that people with any kind of colour blindness tell apart.
+Everything is in attributes, with no style sheet, ids or markers, so that several pictures can share one notebook and
+every SVG program draws them the same. Grey is what was there, orange what a step adds, blue what it copies: a triple
+that people with any kind of colour blindness can tell apart.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ HALO = {"stroke": PAPER, "stroke_width": "3", "paint_order": "stroke"}
 def text(
     x: float, y: float, words: str, *, size: float = 11, fill: str = INK, anchor: str = "start", **more: str
 ) -> str:
-    """Words at a place; `more` are further attributes."""
+    """Text at a position; `more` are further attributes."""
     extra = "".join(f' {name.replace("_", "-")}="{escape(value)}"' for name, value in more.items())
     return (
         f'<text x="{short(x)}" y="{short(y)}" font-size="{size:g}" fill="{fill}" text-anchor="{anchor}"{extra}>'

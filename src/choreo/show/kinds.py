@@ -1,6 +1,6 @@
-"""What can be made of each kind of thing: text, a page, a picture, and a notebook's cell.
+"""What can be made of each kind of object: text, a page, a picture, and a notebook cell.
 
-Each kind imports its own modules when it is needed, so that drawing a schedule does not load the planner.
+Each kind imports its own modules on demand, so that drawing a schedule does not load the planner.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ __all__ = ["notebook_html", "to_html", "to_svg", "to_text"]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What there is for one kind; `sheet` gives facts and tables, for whatever has no function of its own."""
+    """What there is for one kind; `sheet` gives facts and tables, for kinds without a function of their own."""
 
     sheet: Callable[[Any], Sheet] | None = None
     text: Callable[..., str] | None = None
     page: Callable[[Any], str] | None = None
     picture: Callable[[Any], str] | None = None
     cell: Callable[[Any], str] | None = None
-    only_picture: bool = False  # it says what the sheet says, so a cell and a page need no more
+    only_picture: bool = False  # the picture shows what the sheet says, so a cell and a page need no more
 
 
 def _schedule() -> Kind:
@@ -161,7 +161,7 @@ def to_svg(thing: object) -> str:
 
 
 def notebook_html(thing: object) -> str:
-    """What a notebook shows for a thing: its picture where it has one, and its facts and tables."""
+    """What a notebook shows for an object: its picture if it has one, and its facts and tables."""
     kind = _kind(thing)
     return sheet_html(_drawn_sheet(kind, thing)) if kind.cell is None else kind.cell(thing)
 

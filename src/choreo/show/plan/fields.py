@@ -94,7 +94,7 @@ class PlanData(TypedDict):
 
     plan: dict[str, object]
     step_time_s: float
-    step_time_range_s: list[float]  # of nine of ten published steps like it
+    step_time_range_s: list[float]  # the range of nine of ten published steps like it
     tokens_per_s_per_gpu: float
     mfu: float
     hfu: float
@@ -117,9 +117,9 @@ class PlanPage(TypedDict):
     model: str
     place: str
     facts: str
-    network_model: str  # what says how long collectives take: nccl, simulated or torus
+    network_model: str  # the network model: nccl, simulated or torus
     unit: str
     considered: int
     ruled_out: dict[str, int]
-    equal: int  # how many of the first plans are equal, as far as predictions can tell
+    equal: int  # how many of the first plans are equally good, within the prediction error
     plans: list[PlanData]

@@ -35,7 +35,7 @@ class TransferData(TypedDict):
 
 
 class MessageData(TypedDict):
-    """All that one member sends another in one step: its runs [first, last] of chunks, and whether any is added."""
+    """Everything one member sends another in one step: its runs [first, last] of chunks, and whether any is added."""
 
     src: int
     dst: int
@@ -45,7 +45,7 @@ class MessageData(TypedDict):
 
 
 class Cell(TypedDict):
-    """One cell of a rank's row in the matrix: a run of chunks that the picture does not tell apart."""
+    """One cell of a rank's row in the matrix: a run of chunks that the picture does not distinguish."""
 
     first: int
     count: int
@@ -60,7 +60,7 @@ class GridData(TypedDict):
 
 
 class ProofData(TypedDict):
-    """Whether the schedule does what the collective promises; if not, the story, and where it first goes wrong."""
+    """Whether the schedule does what the collective promises; if not, why, and where it first goes wrong."""
 
     holds: bool
     story: str

@@ -1,8 +1,7 @@
 """What every rank, and every switch that reduces, holds after each step, in the detail that a picture needs.
 
-`prove` decides whether a schedule is right and stops at the first thing that is not. A picture is also for looking at
-a schedule that is wrong, so this replay goes on: what is sent from an empty place carries nothing, and a contribution
-that arrives twice is counted twice.
+`prove` decides whether a schedule is right and stops at the first error. A picture also shows wrong schedules, so this
+replay continues: a send from an empty place carries nothing, and a contribution that arrives twice is counted twice.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ __all__ = ["ProofOutcome", "outcome_of"]
 
 @dataclass(frozen=True, slots=True)
 class ProofOutcome:
-    """Whether the schedule keeps its promise; if not, the story, and the step, rank and chunk where it first breaks."""
+    """Whether the schedule keeps its promise; if not, why, and the step, rank and chunk where it first breaks."""
 
     holds: bool
     story: str = ""

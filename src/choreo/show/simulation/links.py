@@ -1,8 +1,8 @@
 """When each message of a simulation was on each link.
 
-The simulator keeps when a message set out and when it was out, not the rate in between, so a message's bytes are taken
-as spread evenly over its time on a link. Where links are shared by messages of different length that is an average:
-sums are right, and no link is shown as busier than it can be.
+The simulator keeps when a message started and when it was completely sent, not the rate in between, so its bytes are
+spread evenly over its time on a link. If messages of different lengths share links that is an average: sums are right,
+and no link is shown as busier than it can be.
 """
 
 from __future__ import annotations

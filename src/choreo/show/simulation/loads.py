@@ -23,8 +23,10 @@ Int32s = npt.NDArray[np.int32]
 
 
 class Sent(NamedTuple):
-    """Messages, and the rows that each adds to: message i takes the way w = way[i] and adds to rows[offsets[w] :
-    offsets[w + 1]], to each a share of its bytes. A negative row is not asked for.
+    """Messages, and the rows that each adds to.
+
+    Message i has the route w = way[i] and adds to rows[offsets[w] : offsets[w + 1]], to each a share of its bytes. A
+    negative row is ignored.
     """
 
     start: Floats

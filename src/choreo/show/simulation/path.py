@@ -1,4 +1,4 @@
-"""The critical path as a picture needs it: its messages, and where the time went."""
+"""The critical path for pictures: its messages, and where the time went."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class PathData(TypedDict):
 
 
 def rounded(values: Floats, most: float) -> list[float]:
-    """Numbers with seven digits of the largest: a hundred-thousandth of a page's width is enough."""
+    """Numbers rounded to seven digits of the largest: a hundred-thousandth of a page's width is enough."""
     digits = 7 - math.ceil(math.log10(most)) if most > 0 else 0
     found: list[float] = np.round(values, digits).tolist()
     return found
@@ -58,8 +58,8 @@ def rounded(values: Floats, most: float) -> list[float]:
 def on_path(legs: list[Leg]) -> list[tuple[bool, bool]]:
     """For each leg, whether the path includes its sending, and its writing.
 
-    It does not go over the sending of a message that was held up only at its destination, or that only kept the sender
-    of the next busy; nor over the writing of one that the next only had to see out or sent.
+    It excludes the sending of a message that was delayed only at its destination, or that only kept the sender of the
+    next one busy; and the writing of one whose data the next did not wait for.
     """
     made = []
     for at, leg in enumerate(legs):
@@ -117,7 +117,7 @@ def path_of(simulation: Simulation, first_row: Ints) -> PathData:
 
 
 def _let_go(leg: Leg, before: Leg) -> float:
-    """When the message before allowed this one, which had arrived, to be written."""
+    """When the previous message allowed this one, which had arrived, to be written."""
     return before.out_s if leg.waited_for == "reader" else before.written_s
 
 

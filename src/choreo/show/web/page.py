@@ -1,8 +1,8 @@
-"""Put a page together: markup, style, modules and data in one HTML file that needs nothing else.
+"""Assemble a page: markup, style, modules and data in one HTML file that needs nothing else.
 
-A page's files lie in a folder here, named after what it shows: page.html is its body, the .css files are its style, and
-a module starts it. What all pages use lies beside the folders. The modules are plain ES modules, which `choreo explore`
-serves as they are; in a file of its own a page has them joined into one script.
+A page's files are in a folder here, named after what it shows: page.html is its body, the .css files are its style, and
+a module starts it. Shared files are beside the folders. The modules are plain ES modules, which `choreo explore` serves
+unchanged; in a page's own file they are joined into one script.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def joined_modules(start: str, read: Mapping[str, str] | None = None) -> str:
 
 
 def embedded(data: Mapping[str, object]) -> str:
-    """JSON that cannot end the element it stands in, whatever names a user's file brings."""
+    """JSON that cannot end the element it is in, whatever names a user's file contains."""
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

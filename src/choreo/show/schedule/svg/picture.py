@@ -1,7 +1,7 @@
-"""One still picture of a schedule: ranks side by side, right of them relays and switches, time running down.
+"""One still picture of a schedule: ranks side by side, relays and switches to their right, time running down.
 
 Each step is a band. Its arrows leave from the ranks above and arrive at the ranks below, where a row of small cells
-shows what each rank then holds. Long schedules go on in a further column, like the text of a newspaper.
+shows what each rank then holds. Long schedules continue in another column, like the text of a newspaper.
 """
 
 from __future__ import annotations
