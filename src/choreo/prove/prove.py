@@ -78,7 +78,7 @@ class Proof(Result):
 
 
 def prove(schedule: Schedule, *, exact: bool | None = None) -> Proof:
-    """Prove that the schedule does what its collective promises, or raise `ProofError` with the story.
+    """Prove that the schedule does what its collective promises, or raise a `ProofError` that says why not.
 
     `exact=True` counts every contribution for any number of ranks; `exact=False` allows a fingerprint. By default small
     cases are exact.
