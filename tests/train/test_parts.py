@@ -55,6 +55,29 @@ def test_a_rank_that_is_early_for_a_collective_waits_for_stragglers(monkeypatch:
     assert spent == {"time": 6.75, "compute": 3.0, "stragglers": 0.75, "tp all_reduce": 0.5 + 0.25 + 0.25 + 2.0}
 
 
+def test_exchanges_of_similar_sizes_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Experts get other numbers of tokens in every step: the shortest exchange of about that size counts."""
+    assert torch is not None
+    import torch.distributed as dist
+
+    from choreo.train.rank import parts
+
+    now, took_s = [0.0], iter((0.25, 0.5, 2.0))
+
+    def all_to_all_single(output: object, given: object, group: object = None) -> None:
+        now[0] += next(took_s)
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(dist, "all_to_all_single", all_to_all_single)
+    clock = parts.Clock(lambda *_: "ep")
+    clock.begin()
+    with clock.listening():
+        for size in (100, 70, 300):
+            dist.all_to_all_single(torch.zeros(size), torch.zeros(size))
+    spent = clock.end()
+    assert spent == {"time": 2.75, "compute": 0.0, "stragglers": 0.25, "ep all_to_all": 0.25 + 0.25 + 2.0}
+
+
 def test_what_ranks_wait_in_collectives_and_at_the_end_are_stragglers() -> None:
     assert torch is not None
     from types import SimpleNamespace

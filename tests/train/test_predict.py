@@ -145,6 +145,21 @@ def test_the_host_is_counted_for_every_tensor_layer_and_repeated_operator() -> N
     assert more("compute", recompute="full") + more("recompute", recompute="full") == pytest.approx(again)
 
 
+def test_the_rows_of_every_expert_cost_the_host() -> None:
+    software = get_software("choreo-train")
+    plan = Plan(micro_batch=8, precision="fp32")
+
+    def seconds(operators: float, experts: int) -> float:
+        one = replace(MODEL, experts=experts, experts_per_token=2, expert_ffn=32, gated=True)
+        program = replace(software, expert_row_operators=operators)
+        found = evaluate(one, plan, cluster="this-machine", global_batch=8, seq=64, software=program)
+        return found.step_time_s / processor().for_ranks(1).launch_s
+
+    # Two products forward, each with two backward, of every expert of four layers.
+    for experts in (4, 8):
+        assert seconds(1.5, experts) - seconds(0, experts) == pytest.approx(1.5 * 6 * experts * MODEL.layers)
+
+
 def test_activation_functions_take_as_long_in_16_bits_as_in_fp32() -> None:
     software = get_software("choreo-train")
 

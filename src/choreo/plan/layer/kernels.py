@@ -149,10 +149,12 @@ def list_kernels(  # noqa: PLR0917 -- all that kernels depend on
         if op.kind == "matmul":
             used = wide if op.name.startswith(WIDE_PRODUCTS) else plan.precision
             # Experts are multiplied one by one, each with its own kernel; very many share kernels.
-            each = min(op.count, MOST_KERNELS) if op.name.startswith("expert_") else 1.0
+            by_expert = op.name.startswith("expert_")
+            each = min(op.count, MOST_KERNELS) if by_expert else 1.0
             count, *shape = _shape(op, plan, style)
             kernels.append(LayerKernel(_matmul(used), (count / each, *shape), each))
             launched = 1 if each == 1 else each * IN_LOOP
+            extra += round(style.expert_row_operators * each) if by_expert else 0
             if used in ("fp8", "fp4"):
                 kernels += _casts(op, style)
                 launched *= 3

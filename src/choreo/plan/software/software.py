@@ -66,6 +66,7 @@ class Style:
     dispatch: str
     pads_experts: bool
     expert_operators: float
+    expert_row_operators: float
     graphs: str
     stored_bytes: int
     fp8_scaling: str
@@ -102,6 +103,7 @@ class Software:
     several_queues: bool
     pads_experts: bool
     expert_operators: float
+    expert_row_operators: float  # beside each product of an expert
     graphs: str  # what of a layer is launched as one CUDA graph: "none", the "router", or that and "attention"
     dp_overlap: str  # "always", "never", or "without-pipeline"
     dp_bandwidth: float
