@@ -203,6 +203,17 @@ def test_numbers_of_ranks_that_do_not_fit_are_left_out(monkeypatch: pytest.Monke
     assert decode_constants(constants_path().read_bytes()) == found.constants
 
 
+def test_sizes_that_do_not_fit_take_the_constants_of_the_next_larger(monkeypatch: pytest.MonkeyPatch) -> None:
+    about = ((23, 1, 0.7), (1448, 2, 0.3), (1 << 62, 3, 0.1))
+    bands = [Band(4, to_bytes, alpha_s, 1e9, 0.0, residual=off) for to_bytes, alpha_s, off in about]
+    found = Calibration(Constants(tuple(bands), host=socket.gethostname(), cores=2), (), 0.5)
+    assert found.left_out == []
+    monkeypatch.setattr(import_module("choreo.calibrate"), "calibrate", lambda *_, **__: found)
+    ran = run_choreo("calibrate", "--ranks", "4")
+    assert ran.code == 0 and "error of the fit is above 50 %: 4 ranks up to 23 B. They take" in ran.err
+    assert load_constants().cost_model_for(8, 4).alpha_s == 2
+
+
 @pytest.mark.usefixtures("forked")
 def test_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = run_choreo("calibrate", "--show")

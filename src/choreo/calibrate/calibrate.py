@@ -7,6 +7,7 @@ import math
 import os
 import socket
 import statistics
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,7 +21,7 @@ from choreo.calibrate.fit import Sample, fit
 from choreo.errors import CalibrationError, ChoreoError, UsageError, shown
 from choreo.results import Result, result
 from choreo.run.execute.backend import warn_if_slow
-from choreo.run.execute.constants import Buffers, Constants, default_constants, save_constants
+from choreo.run.execute.constants import Band, Buffers, Constants, default_constants, save_constants
 from choreo.units import counted, size_of, time_of
 
 __all__ = ["MAX_ERROR", "PROBES", "Calibration", "calibrate"]
@@ -36,7 +37,7 @@ PROBES = (
 )
 SIZES = tuple(8 << (3 * power) for power in range(8))  # 8 B to 16 MiB; beyond, bytes cost the same
 CACHED_BYTES, MEMORY_BYTES = 32 << 10, 64 << 20
-# A fit that is off by more than this, in the median probe of its worst band, says nothing about the machine.
+# A fit that is off by more than this, in the median probe of its band, says nothing about the machine.
 MAX_ERROR = 0.5
 
 
@@ -44,7 +45,8 @@ MAX_ERROR = 0.5
 class Calibration(Result):
     """The constants of this machine, the samples that they were fitted to, and how far the fit is off.
 
-    Numbers of ranks whose fit is off by more than `MAX_ERROR` are left out of what is kept.
+    Bands of sizes whose fit is off by more than `MAX_ERROR` are left out of what is kept, and so are numbers of ranks
+    most of whose bands are.
 
     `load_average` is that of the machine before the measurement.
     """
@@ -72,8 +74,16 @@ class Calibration(Result):
 
     @property
     def left_out(self) -> list[int]:
-        """The numbers of ranks whose fit says nothing about the machine: its error is above `MAX_ERROR`."""
-        return sorted({band.ranks for band in self.constants.bands if band.residual > MAX_ERROR})
+        """The numbers of ranks whose fit says nothing about the machine: most of its bands are off by `MAX_ERROR`."""
+        bands = Counter(band.ranks for band in self.constants.bands)
+        off = Counter(band.ranks for band in self.constants.bands if band.residual > MAX_ERROR)
+        return sorted(ranks for ranks, count in bands.items() if 2 * off[ranks] > count)
+
+    @property
+    def kept(self) -> tuple[Band, ...]:
+        """The bands whose fit says something about the machine."""
+        left_out = self.left_out
+        return tuple(one for one in self.constants.bands if one.residual <= MAX_ERROR and one.ranks not in left_out)
 
     @property
     def format(self) -> str:
@@ -113,7 +123,7 @@ class Calibration(Result):
 
     def check(self) -> None:
         """Raise `CalibrationError` if no number of ranks has a fit whose error is at most `MAX_ERROR`."""
-        if {band.ranks for band in self.constants.bands} - {*self.left_out}:
+        if self.kept:
             return
         worst = max(self.constants.bands, key=lambda band: band.residual)
         raise CalibrationError(
@@ -126,13 +136,13 @@ class Calibration(Result):
     def save(self, *, force: bool = False) -> Path:
         """Keep the constants for every later run of this user, and return the file.
 
-        Numbers of ranks that are `left_out` use the constants of the nearest that is kept; `force` keeps all.
+        Numbers of ranks that are `left_out` use the constants of the nearest that is kept, and sizes that are those of
+        the next larger; `force` keeps all.
         """
         if force:
             return save_constants(self.constants)
         self.check()
-        kept = tuple(band for band in self.constants.bands if band.ranks not in self.left_out)
-        return save_constants(msgspec.structs.replace(self.constants, bands=kept))
+        return save_constants(msgspec.structs.replace(self.constants, bands=self.kept))
 
 
 def calibrate(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,7 +12,10 @@ from choreo.cli.options.common import NewFile, json_option, parsed, rank_range_o
 from choreo.cli.output.text.table import echo_json
 from choreo.cli.recording import Recorded, keep_constants
 from choreo.errors import CalibrationError, UsageError, shown
-from choreo.units import parse_size
+from choreo.units import format_bytes, parse_size
+
+if TYPE_CHECKING:
+    from choreo.calibrate import Calibration
 
 
 @click.command("calibrate", cls=Recorded)
@@ -62,7 +66,8 @@ def command(
 
     Probes run through the executor itself. For every number of ranks and band of sizes, the constants are those with
     the least sum of relative errors over the probes. The error column is the median of the errors that are left; a
-    number of ranks whose error is above 50 % is left out unless --force is given. Measure on an idle machine.
+    band whose error is above 50 % is left out unless --force is given, and so is a number of ranks that has more of
+    these than others. Measure on an idle machine.
 
     The constants are kept in constants.json under XDG_CACHE_HOME/choreo, or where CHOREO_CONSTANTS says. With --device
     cuda the kernels of an accelerator are measured, by shape, and written to a file that choreo plan --device takes.
@@ -88,7 +93,7 @@ def command(
     from choreo.cli.progress import Progress
     from choreo.run.execute.constants import constants_path, load_constants
 
-    refused, left_out = None, []
+    refused, left_out = None, ""
     if show:
         constants, kept = load_constants(), constants_path()
         document: object = constants
@@ -101,7 +106,7 @@ def command(
         try:
             if not dry_run:
                 where = f"kept in {shown(found.save(force=force))}"
-                left_out = [] if force else found.left_out
+                left_out = "" if force else _left_out(found)
         except CalibrationError as error:
             refused = error
     if as_json:
@@ -111,14 +116,24 @@ def command(
     if refused is not None:
         click.echo(f"choreo: {refused}", err=True)
     if left_out:
-        numbers = " and ".join(map(str, left_out))
         click.echo(
-            f"choreo: left out, since the error of the fit is above {100 * MAX_ERROR:.0f} %: {numbers} ranks. They "
-            "take the constants of the nearest number that is kept; measure again on an idle machine, or keep all "
+            f"choreo: left out, since the error of the fit is above {100 * MAX_ERROR:.0f} %: {left_out}. They "
+            "take the constants of the nearest that is kept; measure again on an idle machine, or keep all "
             "(--force)",
             err=True,
         )
     return 0 if refused is None else 1
+
+
+def _left_out(found: Calibration) -> str:
+    """What is not kept: whole numbers of ranks, and of others bands of sizes."""
+    numbers = [f"{ranks} ranks" for ranks in found.left_out]
+    numbers += [
+        f"{band.ranks} ranks up to {format_bytes(band.to_bytes, binary=False)}"
+        for band in found.constants.bands
+        if band not in found.kept and band.ranks not in found.left_out
+    ]
+    return ", ".join(numbers)
 
 
 def measure_device(device: str, output: Path | None, as_json: bool) -> None:
