@@ -91,9 +91,10 @@ def stage_memory(
     )
     activations, logits = passes * kept / chunks, 0.0
     if heads := sum("head" in kind for kind in names):
-        activations += heads * works["head"].input_bytes
         each = software.parallel_logit_bytes if plan.tp > 1 and software.parallel_logit_bytes else software.logit_bytes
         logits = heads * plan.micro_batch * job.seq / plan.cp * model.vocab / plan.tp * each
+        losses = micro_batches if schedule == "gpipe" and plan.pp > 1 else 1  # before the first backward pass
+        activations += losses * heads * works["head"].input_bytes + (losses - 1) * logits * 2 / 3
     full = plan.recompute == "full"
     at_work = [works[kind] for kind in layers or ["embedding"]]
     working = max(max(work.widths_bytes, default=0.0) for work in at_work)

@@ -217,3 +217,18 @@ def test_a_slow_host_makes_small_steps_on_a_gpu_longer_and_large_ones_not() -> N
     assert seconds(1, 4e-3) == pytest.approx(4 * seconds(1, 1e-3), rel=0.2)
     assert seconds(1, 4e-3) > 12 * 4e-3
     assert seconds(64, 4e-3) == pytest.approx(seconds(64, 1e-3), rel=0.01)
+
+
+def test_gpipe_keeps_the_logits_of_every_micro_batch() -> None:
+    """Measured: 254 MB at the last stage, where 167 were predicted with the logits of one of four."""
+
+    def activations(vocab: int, schedule: str) -> float:
+        plan = Plan(pp=2, micro_batch=1, schedule=schedule, precision="fp32")
+        found = evaluate(
+            replace(MODEL, vocab=vocab), plan, cluster="this-machine", global_batch=4, seq=64, software="choreo-train"
+        )
+        return found.stage_memory[-1]["activations"]
+
+    more_logits = 64 * (16_600 - 8_300)
+    for schedule, kept in (("gpipe", 3 * 8 * more_logits), ("1f1b", 0.0)):
+        assert activations(16_600, schedule) - activations(8_300, schedule) == pytest.approx(kept)

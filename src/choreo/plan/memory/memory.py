@@ -33,6 +33,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 MASTER_BYTES = 4
 LOGIT_TENSORS = 3  # as large as the logits: the logits, their log_softmax and its gradient
+LOGITS_KEPT = 2 / 3  # of them, from the loss to its backward pass: all but the gradient
 CAST_BYTES = 2  # a parameter's 16-bit copy, kept from its forward use to its backward use
 GPIPE, FULL = SCHEDULES.index("gpipe"), RECOMPUTE.index("full")
 
@@ -176,7 +177,10 @@ def _sharding(batch: PlanBatch) -> Ints:
 
 
 def _activations(batch: PlanBatch) -> tuple[Floats, Floats]:
-    """The activations kept for micro-batches in flight, and the logits of the one at the loss."""
+    """The activations kept for micro-batches in flight, and the logits of the one at the loss.
+
+    Under GPipe the losses of all micro-batches come before the first backward pass.
+    """
     job, columns = batch.job, batch.columns
     passes = in_flight(batch.index, batch.pp, batch.micro_batches, batch.chunks, gpipe=columns["schedule"] == GPIPE)
     heads = batch.count("head") + batch.count("further head")
@@ -184,7 +188,9 @@ def _activations(batch: PlanBatch) -> tuple[Floats, Floats]:
     tokens = columns["micro_batch"] * job.seq / columns["cp"]
     whole, cut = job.software.logit_bytes, job.software.parallel_logit_bytes or job.software.logit_bytes
     logits = tokens * (job.model.vocab / columns["tp"]) * np.where(columns["tp"] > 1, cut, whole)
-    return kept + heads * batch.layer("head", "input_bytes"), heads * logits
+    waiting = np.where((columns["schedule"] == GPIPE) & (batch.pp > 1), batch.micro_batches, 1)
+    kept = kept + heads * (waiting * batch.layer("head", "input_bytes") + (waiting - 1) * LOGITS_KEPT * logits)
+    return kept, heads * logits
 
 
 def _working(batch: PlanBatch) -> Floats:
