@@ -66,8 +66,8 @@ def command(
 
     Probes run through the executor itself. For every number of ranks and band of sizes, the constants are those with
     the least sum of relative errors over the probes. The error column is the median of the errors that are left; a
-    band whose error is above 50 % is left out unless --force is given, and so is a number of ranks that has more of
-    these than others. Measure on an idle machine.
+    band whose error is above 50 % is left out unless --force is given, and so is a number of ranks for which more than
+    half of the bands are. Measure on an idle machine.
 
     The constants are kept in constants.json under XDG_CACHE_HOME/choreo, or where CHOREO_CONSTANTS says. With --device
     cuda the kernels of an accelerator are measured, by shape, and written to a file that choreo plan --device takes.
