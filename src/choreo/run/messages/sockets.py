@@ -26,6 +26,9 @@ from choreo.run.transport.shortage import start_thread
 __all__ = ["SocketMessages"]
 
 LONGEST_POLL_MS = 1e6  # poll(2) takes no more than an int
+# Somebody between the hosts may have cut the connection of a rank that lives.
+ENDED = f"{GONE}, or the connection to it was cut"
+BROKEN_OFF = "ended in the middle of a message: it died, or the connection to it was cut"
 
 
 class SocketMessages:
@@ -192,8 +195,8 @@ class SocketMessages:
             one = incoming.ended.pop(0)
             if one.message is not None and one.message.receive is not None:
                 one.message.receive.peer = one.peer
-                one.message.receive.fail(ALTERED if one.altered else "died in the middle of a message")
-            self._lose(one.peer, ALTERED if one.altered else GONE)
+                one.message.receive.fail(ALTERED if one.altered else BROKEN_OFF)
+            self._lose(one.peer, ALTERED if one.altered else ENDED)
         outgoing.expire(now_s)
         incoming.expire(now_s)
 
