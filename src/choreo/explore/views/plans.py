@@ -16,7 +16,7 @@ from choreo.explore.fields import FILES, FieldError, reading
 from choreo.plan import Planning, plan
 from choreo.plan.network import get_cluster
 from choreo.plan.search.search import Found, detailed
-from choreo.plan.search.space import FIELDS
+from choreo.plan.search.space import CUT, FIELDS
 from choreo.plan.what_if import vary_place
 from choreo.show.plan.page import plan_html
 from choreo.workload import list_models
@@ -191,10 +191,9 @@ def _rows(found: Found) -> list[int]:
     rows: list[int] = []
     for one, _ in found.plans:
         same = np.ones(len(found.space), np.bool_)
-        for name in ("dp", "tp", "pp", "cp", "ep", "zero", "micro_batch", "interleave", "overlap", "sequence_parallel"):
-            same &= found.space[name] == int(getattr(one, name))
-        same &= found.space["recompute"] == RECOMPUTE.index(one.recompute)
-        rows += np.flatnonzero(same)[:1].tolist()
+        for name in (*CUT, "zero", "micro_batch", "interleave"):
+            same &= found.space[name] == getattr(one, name)
+        rows.append(next(row for row in np.flatnonzero(same).tolist() if found.space.plan(row) == one))
     return rows
 
 
