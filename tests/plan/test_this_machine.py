@@ -67,12 +67,12 @@ def test_ranks_share_cores_and_memory() -> None:
 def test_what_was_not_measured_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CHOREO_CONSTANTS", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with pytest.raises(UsageError, match="run choreo calibrate and choreo calibrate --device cpu, and"):
+    with pytest.raises(UsageError, match="run choreo calibrate and choreo calibrate --device cpu, which keep their"):
         get_cluster("this-machine")
     (tmp_path / "choreo").mkdir()
     keep_calibration(tmp_path / "choreo" / "constants.json", processor())
     (tmp_path / "choreo" / "constants.cpu.toml").unlink()
-    with pytest.raises(UsageError, match="run choreo calibrate --device cpu, and"):
+    with pytest.raises(UsageError, match="run choreo calibrate --device cpu, which keeps its results"):
         get_cluster("this-machine")
 
 

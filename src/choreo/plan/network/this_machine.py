@@ -99,7 +99,7 @@ def this_machine() -> tuple[Cpu, ThisMachineModel]:
     if isinstance(cpu, Cpu) and not missing:
         return cpu, ThisMachineModel(constants, cpu.collective_s)
     missing += [] if isinstance(cpu, Cpu) else ["choreo calibrate --device cpu"]
+    keep = "keeps its results" if len(missing) == 1 else "keep their results"
     raise UsageError(
-        f"this machine has not been calibrated; run {' and '.join(missing)}, which keep their results in "
-        f"{shown(path.parent)}"
+        f"this machine has not been calibrated; run {' and '.join(missing)}, which {keep} in {shown(path.parent)}"
     )
