@@ -1,8 +1,8 @@
 """New schedules out of old: one after another, side by side, backwards, in segments.
 
-A collective is an arrow between two layouts (see `choreo.collectives`). `then` composes arrows that meet and
-`backwards` turns one round, so the collective of the result follows from those of the parts. All of it is lazy: the
-rows of a composition are made when they are asked for.
+A collective takes data from one layout to another (see `choreo.collectives`). `then` composes two that meet in a
+layout, and `backwards` reverses one, so the collective of the result follows from those of the parts. Composition is
+lazy: rows are made on demand.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ __all__ = [
 ]
 
 
-# Up to this many ports times steps the best stride is looked for; beyond, segments follow one another.
+# Search for the best stride up to this many ports times steps. Beyond it, segments run one after another.
 MAX_PORT_STEPS = 1 << 27
 
 
 def then(first: Schedule, second: Schedule) -> Schedule:
     """One schedule after another: reduce_scatter then all_gather is an all_reduce.
 
-    The second starts from what the first left in the ranks' work places. Nothing waits for everybody between the
-    two: only the data orders things.
+    The second starts from what the first left in the ranks' work places. There is no barrier between the two: only data
+    dependencies order them.
 
     >>> from choreo import build
     >>> then(build("reduce_scatter", "ring", 4), build("all_gather", "ring", 4))
@@ -153,11 +153,11 @@ def together(*schedules: Schedule) -> Schedule:
 
 
 def backwards(schedule: Schedule) -> Schedule:
-    """The schedule run backwards in time: of a broadcast a reduce, of a scatter a gather, of an all_gather a
-    reduce_scatter, and the other way round.
+    """The schedule run backwards in time. A broadcast becomes a reduce, a scatter a gather, an all_gather a
+    reduce_scatter, and vice versa.
 
-    Every transfer goes the other way, last step first; what the forward schedule copied along a tree the backward
-    one adds up along it. That is right when each rank receives each chunk once, as in every tree; `prove` says so.
+    Every transfer is reversed, last step first. Where the forward schedule copies along a tree, the backward one
+    reduces along it. That is right when each rank receives each chunk once, as in every tree; `prove` checks it.
 
     >>> from choreo import build
     >>> backwards(build("all_gather", "ring", 4)).collective
@@ -176,7 +176,7 @@ def backwards(schedule: Schedule) -> Schedule:
 
 
 def turned(steps: Steps, *, reduce: bool) -> Steps:
-    """Every transfer the other way round, last step first, all of them reducing or all storing.
+    """Every transfer reversed, last step first; all of them reduce, or all store.
 
     >>> from choreo import build
     >>> turned(build("all_gather", "ring", 4).body, reduce=True).num_steps
@@ -198,7 +198,7 @@ def turned(steps: Steps, *, reduce: bool) -> Steps:
 
 
 def refined(schedule: Schedule, factor: int) -> Schedule:
-    """The same schedule with every chunk cut into `factor` equal ones that always travel together.
+    """The same schedule with every chunk split into `factor` equal chunks that always travel together.
 
     >>> from choreo import build
     >>> refined(build("all_reduce", "ring", 4), 2).num_chunks
@@ -220,8 +220,8 @@ def refined(schedule: Schedule, factor: int) -> Schedule:
 def pipelined(schedule: Schedule, segments: int, stride: int | None = None) -> Schedule:
     """The schedule run on `segments` equal parts of every block, each starting `stride` steps after the one before.
 
-    Without a stride it is the smallest at which no rank sends, or receives, for two segments in one step; at worst
-    the segments follow one another. A switch has a port to every peer, so those of the ranks and relays decide.
+    The default stride is the smallest at which no rank sends, or receives, for two segments in one step; at worst
+    the segments run one after another. A switch has a port to every peer, so only the ports of ranks and relays count.
 
     >>> from choreo import build
     >>> tree = build("broadcast", "mst", 4)
@@ -280,17 +280,17 @@ def _dual(collective: str) -> str:
 
 
 def _name(joint: str, *parts: Schedule) -> str:
-    """What a composition is called: its parts' names, each once."""
+    """The name of a composition: the names of its parts, each once."""
     return joint.join(dict.fromkeys(part.algorithm for part in parts))
 
 
 def _same_axes(*parts: Schedule) -> str | None:
-    """The axes of a composition, where all parts were built along the same."""
+    """The axes of a composition if all parts have the same axes, otherwise None."""
     return parts[0].axes if len({part.axes for part in parts}) == 1 else None
 
 
 def _interleaved(schedule: Schedule, index: int, parts: int) -> Steps:
-    """The steps moved to part `index` of `parts` of every block: in a block of k chunks, chunks index k and on."""
+    """The steps moved to part `index` of `parts` of every block: chunks index * k onwards, for blocks of k chunks."""
     body, a_block = schedule.body, schedule.chunks_a_block
     one_block = a_block == body.num_chunks
 
@@ -312,7 +312,7 @@ def _least_stride(schedule: Schedule, segments: int) -> int:
     for rows in schedule.blocks():
         busy[0, rows.src, rows.step] = True
         busy[1, rows.dst, rows.step] = True
-    # Most ports are busy in the same steps as many others: look at each pattern once, as the bits of a number.
+    # Many ports are busy in the same steps, so check each pattern once, as a bit mask.
     of_devices = busy[:, : schedule.members - schedule.switches].reshape(-1, schedule.num_steps)
     packed = np.unique(np.packbits(of_devices, axis=1), axis=0)
     patterns = [int.from_bytes(row.tobytes(), "big") for row in packed]

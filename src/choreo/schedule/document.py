@@ -8,11 +8,10 @@
       ]
     }
 
-`root` is 0, `chunks` one for each block, `count` 1, `reduce` and `from_input` false, unless given. `algorithm` names
-the schedule, `axes` are those that a hierarchical one was built along, `weights` gives the chunks' relative sizes, and
-`relays` is how many devices that are no ranks come after the ranks, and `switches` how many switches that reduce come
-last. With `receive_in_order` ranks receive in order of
-steps too.
+Defaults: `root` is 0, `chunks` is one per block, `count` is 1, `reduce` and `from_input` are false. `algorithm` names
+the schedule. `axes` are the axes of a hierarchical schedule. `weights` gives the chunks' relative sizes. `relays`
+counts the devices that are not ranks; they are numbered after the ranks. `switches` counts the switches that reduce;
+they come last. With `receive_in_order` ranks also receive in order of steps.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ __all__ = ["load", "save"]
 MAX_DOCUMENT_BYTES = 1 << 30
 MAX_ROWS = 1 << 26
 MAX_ARRAY_HEADER = 256
-ROW_BYTES = 128  # of a transfer in memory, with what is made of it on the way
+ROW_BYTES = 128  # memory per transfer while loading, intermediate columns included
 COLUMNS = ("step", "src", "dst", "chunk", "count", "reduce", "from_input")
 
 

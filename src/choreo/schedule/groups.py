@@ -1,4 +1,4 @@
-"""The same steps run by many groups of ranks at once: on a sub-set of ranks, along one axis of a mesh."""
+"""The same steps run by many groups of ranks at once: on a subset of ranks, or along one axis of a mesh."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def in_groups(steps: Steps, members: IntColumn, chunks: IntColumn, count: int, *
             f"steps among {steps.ranks} ranks with {steps.num_chunks} chunks do not fit members {members.shape} and "
             f"chunks {chunks.shape}; they must be (groups, ranks) and (groups, chunks, runs)"
         )
-    # Neighbouring chunks that stay neighbours let a range of chunks stay one row.
+    # A range of chunks stays one row if its chunks stay neighbours.
     contiguous = chunks.shape[2] == 1 and bool((np.diff(chunks[:, :, 0], axis=1) == count).all())
     rank_of, chunk_of = members.T, chunks.transpose(1, 0, 2)
 
@@ -54,7 +54,7 @@ def in_groups(steps: Steps, members: IntColumn, chunks: IntColumn, count: int, *
 
 
 def on_ranks(steps: Steps | Schedule, members: Sequence[int], *, ranks: int) -> Steps:
-    """The steps among a sub-set of `ranks` ranks: rank i of them is rank members[i].
+    """The steps among a subset of `ranks` ranks: rank i of the steps becomes rank members[i].
 
     >>> from choreo import build
     >>> on_ranks(build("broadcast", "mst", 2), [5, 3], ranks=8).ranks

@@ -8,7 +8,7 @@ from choreo.schedule.transfers import BoolColumn, IntColumn, Transfers
 
 __all__ = ["first_rows", "message_of"]
 
-# Count by all possible ends while they are at most this many times the rows, and sort otherwise.
+# Use a table over all possible pairs while it has at most this many entries per row, and sort otherwise.
 DENSE = 4
 
 
@@ -46,7 +46,7 @@ def first_rows(message: IntColumn) -> IntColumn:
 
 
 def _number(step: IntColumn, src: IntColumn, dst: IntColumn) -> IntColumn:
-    """The same for rows none of which goes on with the message of the row before it."""
+    """The same for rows of which none continues the message of the row before it."""
     if not len(step):
         return np.zeros(0, np.int64)
     members = int(max(src.max(), dst.max())) + 1
@@ -55,7 +55,7 @@ def _number(step: IntColumn, src: IntColumn, dst: IntColumn) -> IntColumn:
     if senders <= DENSE * len(step):
         if np.bincount(sender).max() == 1:
             return np.arange(len(step))
-        # Often each member sends to a few at the same distances: these pairs are few enough to be counted.
+        # Often each member sends to a few others at the same distances: these pairs are few enough to count.
         distance = dst - src + members
         seen = np.zeros(2 * members, np.bool_)
         seen[distance] = True

@@ -15,7 +15,7 @@ __all__ = ["check_agreement", "check_step_agreement", "in_units", "meetings"]
 
 
 def in_units(rows: Transfers, num_chunks: int) -> tuple[Transfers, int]:
-    """The rows of a step one unit a row, and how many chunks a unit is: the most that divides all of its ranges."""
+    """The rows of a step, one unit per row, and the chunks per unit: the largest number that divides all ranges."""
     if rows.count.min() == 1:
         return rows.expanded(), 1
     unit = int(np.gcd.reduce([np.gcd.reduce(rows.count), np.gcd.reduce(rows.chunk), num_chunks]))
@@ -35,12 +35,12 @@ def meetings(units: Transfers) -> IntColumn | None:
 def check_step_agreement(rows: Transfers, first_chunk: int = 0, name: Callable[[int], str] = "rank {}".format) -> None:
     """Refuse a store into a place that another transfer of the step writes too.
 
-    Chunks count from `first_chunk`; `name` is what a member is called where not all are ranks.
+    Chunks are numbered from `first_chunk`; `name` names a member, for schedules in which not all are ranks.
     """
     if np.bincount(rows.dst).max() == 1 or rows.reduce.all():
         return
     order = np.lexsort((rows.chunk, rows.dst))
-    # All ranks' places on one line, far enough apart, so that ranges at different ranks cannot overlap.
+    # Put all ranks' places on one line, far enough apart that ranges at different ranks cannot overlap.
     base = rows.dst[order] * int((rows.chunk + rows.count).max() + 1)
     start, end = base + rows.chunk[order], base + (rows.chunk + rows.count)[order]
     store = ~rows.reduce[order]

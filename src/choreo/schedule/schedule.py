@@ -21,7 +21,7 @@ __all__ = ["Phase", "Schedule", "algorithm_label"]
 MAX_CHUNKS = 1 << 28
 MAX_NAME = 200
 MAX_AXES = 4000
-MAX_WEIGHT = 1 << 31  # so that what many ranks send in many steps still adds up exactly
+MAX_WEIGHT = 1 << 31  # so that sums over many ranks and steps stay exact
 
 
 class Phase(NamedTuple):
@@ -40,15 +40,15 @@ class Schedule:
     that all are equal. A chunk of weight 0 is empty and need not be sent. `phases` names the parts of a schedule that
     was composed of one collective after another.
 
-    Members can hold, add and forward. The ranks come first. After them come `relays`, devices that are no ranks, and
-    last `switches` that reduce: the contract gives these no input and asks nothing of them.
+    Members can hold, add and forward. The ranks come first. After them come `relays`, devices that are not ranks, and
+    last `switches` that reduce. In the contract relays and switches have no input and no output.
 
-    With `receive_in_order` a rank also receives in order of steps: a message starts only when those of earlier steps to
-    the same port of its receiver are out. Without it what arrives at once shares the port.
+    With `receive_in_order` a rank also receives in order of steps: a message starts only after those of earlier steps
+    to the same port of its receiver have ended. Without it, messages that arrive at the same time share the port.
 
-    `axes` are those of the mesh that a hierarchical schedule was built along: `8x4:direct,ring`.
+    `axes` are the axes of the mesh that a hierarchical schedule was built along: `8x4:direct,ring`.
 
-    `file_bytes` is the size of the file that it was read from: what a file may ask for is limited.
+    `file_bytes` is the size of the file that it was read from. It limits the work that a file may demand.
 
     Make one with `Schedule.from_list`, `from_function` or `from_rule`, or compose existing ones (`then`,
     `backwards`, `pipelined` and the others in `choreo.schedule`).
@@ -141,12 +141,12 @@ class Schedule:
 
     @property
     def ranks(self) -> int:
-        """How many ranks take part."""
+        """How many ranks there are."""
         return self.body.ranks - self.relays - self.switches
 
     @property
     def members(self) -> int:
-        """How many send and receive: the ranks, after them the relays, and last the switches that reduce."""
+        """How many members send and receive: the ranks, then the relays, then the switches that reduce."""
         return self.body.ranks
 
     @property
@@ -201,7 +201,7 @@ class Schedule:
     def held_after(self, low: int = 0, high: int | None = None) -> BoolColumn:
         """Which members (rows) must end up with which of the chunks low to high - 1 (columns) by the contract.
 
-        Nobody must end up with a chunk of weight 0, which holds nothing.
+        A chunk of weight 0 is empty, so no member has to end up with it.
         """
         due = self._held(self.contract.after, low, high)
         return due if self.weights is None else due & (self.weights[low:high] > 0)
@@ -237,7 +237,7 @@ class Schedule:
 
     @property
     def label(self) -> str:
-        """The algorithm, with the axes it was built along where there are any."""
+        """The algorithm, with the axes it was built along, if any."""
         return algorithm_label(self.algorithm, self.axes)
 
     def named(self, algorithm: str) -> Schedule:
@@ -245,7 +245,7 @@ class Schedule:
         return replace(self, algorithm=algorithm)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Functions that make rows do not pickle; the rows do.
+        # Functions that make rows cannot be pickled; the rows can.
         rest = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "body"}
         return (_restored, (self.members, self.num_chunks, self.num_steps, self.columns(), rest))
 
@@ -284,7 +284,7 @@ class Schedule:
 
 
 def algorithm_label(algorithm: str, axes: str | None) -> str:
-    """An algorithm as summaries show it, told apart by its axes: `hierarchical 8x4:direct,ring`.
+    """An algorithm as summaries show it, with its axes if any: `hierarchical 8x4:direct,ring`.
 
     >>> algorithm_label("hierarchical", "8x4:direct,ring"), algorithm_label("ring", None)
     ('hierarchical 8x4:direct,ring', 'ring')
@@ -309,6 +309,6 @@ def _check_helpers(relays: int, switches: int, members: int) -> None:
 
 
 def _chunks(collective: str, ranks: int, num_chunks: int | None) -> int:
-    """The number of chunks: what was asked for, or one for each block of the contract."""
+    """The number of chunks: `num_chunks` if given, otherwise one for each block of the contract."""
     ranks = check_ranks(ranks)
     return get_collective(collective).blocks(ranks) if num_chunks is None else num_chunks

@@ -16,15 +16,15 @@ from choreo.units import counted
 
 __all__ = ["Steps"]
 
-# Rows that are made and looked at together: large enough that NumPy's overhead vanishes, small enough for the cache.
+# Rows that are made and checked together: enough to hide NumPy's overhead, few enough for the cache.
 ROWS_A_BLOCK = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps:
-    """`num_steps` steps among `ranks` ranks that move chunks 0 to `num_chunks` - 1, with no promise attached.
+    """`num_steps` steps among `ranks` ranks that move chunks 0 to `num_chunks` - 1, without a collective.
 
-    To the steps a switch that reduces is a rank like any other; a `Schedule` says which they are.
+    Here a switch that reduces is a rank like any other; a `Schedule` says which ranks are switches.
 
     `rows(first, last)` makes the transfers of steps first to last - 1, ordered by step. It may be called any number
     of times, in any order, and always gives the same rows.
@@ -92,7 +92,7 @@ class Steps:
     def blocks(self, members: str | None = None) -> Iterator[Transfers]:
         """All rows in order, some whole steps at a time, each row checked to be inside the schedule's bounds.
 
-        Errors say of which `members` there are how many, where these are not all ranks.
+        `members` describes the members in errors, for schedules in which not all are ranks.
         """
         first, at_once = 0, 1
         while first < self.num_steps:

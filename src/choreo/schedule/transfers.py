@@ -65,14 +65,14 @@ class Transfer(NamedTuple):
     src: int
     dst: int
     chunk: int
-    count: int  # type: ignore[assignment]  # a tuple has a method of this name, which no table needs
+    count: int  # type: ignore[assignment]  # hides tuple.count, which no table needs
     reduce: bool
     from_input: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Transfers:
-    """A table of transfers, one NumPy column a field, all of the same length and ordered by step.
+    """A table of transfers, one NumPy column per field, all of the same length and ordered by step.
 
     Its columns are attributes. It has a length and gives its rows in turn, so `pandas.DataFrame(transfers)` works;
     `dict(transfers)` is faster where there are many.
@@ -105,7 +105,7 @@ class Transfers:
         return _table([column[index] for column in self._numbers()], [column[index] for column in self._flags()])
 
     def expanded(self) -> Transfers:
-        """The same transfers one chunk a row."""
+        """The same transfers, one chunk per row."""
         if (self.count == 1).all():
             return self
         row = np.repeat(np.arange(len(self)), self.count)
@@ -123,7 +123,7 @@ class Transfers:
             yield self.take(slice(start, end))
 
     def by_step(self) -> Transfers:
-        """The same rows ordered by step, otherwise in the order they have."""
+        """The same rows in a stable order by step."""
         return self.take(np.argsort(self.step, kind="stable"))
 
     @staticmethod

@@ -14,17 +14,17 @@ __all__ = ["BLOCK_WEIGHT", "whole_amounts", "whole_weights"]
 Ints: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
 
-# Uneven blocks are counted in such parts of all data.
+# The total weight of uneven blocks.
 TOTAL_WEIGHT = 1 << 26
-# How amounts are given, and how one of them is named.
+# The accepted forms of amounts, and the name of one entry.
 FORMS = {1: "one for each rank", 2: "a row and a column for each rank"}
 PLACES = {1: ("for rank",), 2: ("from rank", "to rank")}
-# The relative size of a block: chunks are cut to whole parts of it.
+# The weight of a block, which its chunks divide into whole parts.
 BLOCK_WEIGHT = 5040 << 8
 
 
 def whole_weights(parts: Floats, total: int = BLOCK_WEIGHT) -> Ints:
-    """Whole weights in proportion to the parts that add up to the total; as far as it goes, at least 1 each.
+    """Integer weights in proportion to the parts that add up to the total; at least 1 each if the total allows.
 
     >>> whole_weights(np.array([1.0, 2.0])).tolist(), whole_weights(np.array([1.0, 2.0]), 1).tolist()
     ([430080, 860160], [0, 1])
@@ -40,7 +40,7 @@ def whole_weights(parts: Floats, total: int = BLOCK_WEIGHT) -> Ints:
 
 
 def whole_amounts(name: str, given: object, shape: tuple[int, ...]) -> Ints:
-    """Amounts in any unit as whole numbers, in a row; what is above zero stays so.
+    """Amounts in any unit as a flat array of integers; positive amounts stay positive.
 
     >>> whole_amounts("shares", [1, 3, 0], (3,)).tolist()
     [16777216, 50331648, 0]

@@ -1,8 +1,9 @@
 """Schedules in other tools' files: MSCCL's XML, MSCCL++'s execution plans, SCCL's algorithms.
 
-A format is found by what is in a file. Reading one runs the program in it on symbols; what it does to the data becomes
-the schedule, whatever buffers, channels and fused instructions it uses. `program` is what the formats have in common,
-`execute` runs it, `recover` makes the schedule. `layout` and each format's writer go the other way.
+The format is detected from the file's content. Reading a file executes its program symbolically; what the program does
+to the data becomes the schedule, whatever buffers, channels and fused instructions it uses. `program` is what the
+formats have in common, `execute` runs it, `recover` makes the schedule. `layout` and each format's writer go the other
+way.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from choreo.schedule.schedule import Schedule
 
 __all__ = ["FORMATS", "read_foreign", "write_foreign"]
 
-FORMATS = {"msccl": ".xml", "mscclpp": ".json"}  # what can be written, and how such a file's name ends
+FORMATS = {"msccl": ".xml", "mscclpp": ".json"}  # the formats that can be written, and their file extensions
 
 
 def read_foreign(content: bytes) -> Schedule | None:
-    """The schedule in another tool's file; nothing where it is none of those known.
+    """The schedule in another tool's file; None if the format is not known.
 
     >>> read_foreign(b'{"collective": "barrier"}') is None
     True
@@ -31,7 +32,7 @@ def read_foreign(content: bytes) -> Schedule | None:
 
 
 def write_foreign(schedule: Schedule, form: str) -> bytes:
-    """A schedule in another tool's form, or `RefusedError` where it cannot be said there.
+    """A schedule in another tool's format, or `RefusedError` if that format cannot express it.
 
     >>> from choreo import build
     >>> write_foreign(build("all_gather", "ring", 4), "msccl")[:24]
@@ -69,7 +70,7 @@ def _reader(content: bytes) -> Callable[[bytes], Schedule] | None:
 
 
 class _Kind(msgspec.Struct):
-    """What tells the formats in JSON apart."""
+    """The fields that distinguish the JSON formats."""
 
     gpus: msgspec.Raw = msgspec.Raw()
     msccl_type: object = None

@@ -1,8 +1,8 @@
-"""A schedule with chunks of different sizes, cut into equal ones: other tools' files have one size for all chunks.
+"""Split chunks of different sizes into equal ones, because other tools' files have one chunk size.
 
-Every chunk becomes some of N equal parts of its block, at least one. N is the least power of two with which no chunk is
-off by more than `TOLERANCE` of its size, or of half the mean chunk's: how well the smallest are met matters little.
-What moves when stays as it is.
+A block is split into N equal parts, and every chunk becomes one or more of them. N is the smallest power of two at
+which no chunk is off by more than `TOLERANCE` of its size, or of half the mean chunk size if that is larger: errors in
+the smallest chunks matter little. The steps stay the same.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from choreo.schedule.transfers import IntColumn
 
 __all__ = ["equal_chunks"]
 
-TOLERANCE = 0.1  # of a chunk's size, or of half the mean if that is more
-MAX_PARTS = 1 << 10  # of a block
+TOLERANCE = 0.1  # of a chunk's size, or of half the mean size if that is larger
+MAX_PARTS = 1 << 10  # parts per block
 
 
 def equal_chunks(schedule: Schedule, most_chunks: int | None = None) -> Schedule:
-    """The same schedule on equal chunks, no more than a file can number; an error where blocks differ in size.
+    """The same schedule on equal chunks, at most `most_chunks`; an error if blocks differ in size.
 
     >>> import numpy as np
     >>> from choreo import Schedule, move
@@ -52,14 +52,14 @@ def equal_chunks(schedule: Schedule, most_chunks: int | None = None) -> Schedule
 
 
 def _parts(blocks: IntColumn, most: int) -> IntColumn:
-    """How many parts each chunk of each block is; the same number of them in every block, at most `most`."""
+    """How many parts each chunk of each block gets. Every block has the same number of parts, at most `most`."""
     share = blocks / blocks.sum(axis=1, keepdims=True)
     allowed = TOLERANCE * np.maximum(share, 0.5 / blocks.shape[1])
     total = 1 << (blocks.shape[1] - 1).bit_length()
     while True:
         parts: IntColumn = np.maximum(1, np.floor(share * total).astype(np.int64))
         for row, wanted in zip(parts, share * total, strict=True):
-            while row.sum() != total:  # one more where most is lacking, one less where most is too much
+            while row.sum() != total:  # add one where the shortfall is largest, or take one where the excess is
                 off = wanted - row
                 if row.sum() < total:
                     row[np.argmax(off)] += 1

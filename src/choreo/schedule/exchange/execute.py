@@ -1,4 +1,4 @@
-"""Run a program on symbols: find deadlocks and races, and what every place holds in the end.
+"""Execute a program symbolically: find deadlocks and races, and what every place holds at the end.
 
 The instructions are run in one order that the program allows. Without races every execution gives the same data. What a
 place holds is a `Value`: which chunk it is, and which ranks' contributions are in it.
@@ -14,8 +14,8 @@ from choreo.schedule.exchange.races import check_races
 
 __all__ = ["OWN", "Crossing", "Execution", "Value", "execute"]
 
-NAMED = 6  # at most this many of a cycle are listed
-OWN = -1  # among what a value is made of at its rank: the rank's own input
+NAMED = 6  # at most this many instructions of a cycle are listed
+OWN = -1  # in `Value.parts`: the rank's own input
 
 
 @dataclass(slots=True, eq=False)
@@ -49,7 +49,7 @@ class Crossing:
 
 @dataclass(slots=True)
 class Execution:
-    """What a run found: the values in the end, and all that crossed between GPUs, in order."""
+    """The result of a run: the final values, and all that crossed between GPUs, in order."""
 
     held: list[Value | None]
     writers: dict[int, int] = field(default_factory=dict)  # the last instruction that wrote each place
@@ -70,7 +70,7 @@ def _in_order(program: Program) -> list[int]:
     code = program.instructions
     waits = [len(one.after) + len(one.fed_by) for one in code]
     then: list[list[int]] = [[] for _ in code]
-    last: dict[tuple[int, int], int] = {}  # of each block
+    last: dict[tuple[int, int], int] = {}  # the last instruction of each block
     for number, one in enumerate(code):
         for before in (*one.after, *one.fed_by):
             then[before].append(number)
@@ -84,7 +84,7 @@ def _in_order(program: Program) -> list[int]:
     ready = [number for number in range(len(code) - 1, -1, -1) if not waits[number]]
     order: list[int] = []
     while ready:
-        number = ready.pop()  # what was just made ready, so that few messages are in progress at once
+        number = ready.pop()  # the one made ready last, so that few messages are in flight at once
         order.append(number)
         for later in then[number]:
             waits[later] -= 1
@@ -96,7 +96,7 @@ def _in_order(program: Program) -> list[int]:
 
 
 def _deadlock(program: Program, stuck: set[int]) -> ProofError:
-    """Follow what waits for what until it closes."""
+    """Follow the waits until they form a cycle."""
     code = program.instructions
     room: dict[int, list[int]] = {}
     for first, second in program.order:
@@ -135,7 +135,7 @@ def _values(program: Program, order: list[int]) -> Execution:
     for number in order:
         one = program.instructions[number]
         made = []
-        known: dict[tuple[int, ...], Value] = {}  # what is put into several places is made once
+        known: dict[tuple[int, ...], Value] = {}  # a value that is put into several places is made once
         for target, sources in one.moves:
             if sources not in known:
                 values = [_arrived(run, program, number, source, one.rank) for source in sources]
@@ -152,7 +152,7 @@ def _values(program: Program, order: list[int]) -> Execution:
 
 
 def _arrived(run: Execution, program: Program, number: int, place: int, rank: int) -> Value:
-    """The value at a place, as the GPU that reads it has it."""
+    """The value at a place, as the reading GPU sees it."""
     value, where = run.held[place], program.places[place]
     if value is None:
         problem = f"{program.instructions[number]} reads {where} of gpu {where.rank}, where nothing has been written"
@@ -186,7 +186,7 @@ def _sum(values: list[Value], number: int, one: Instruction) -> Value:
 
 
 def _check_results(program: Program, run: Execution) -> None:
-    """Refuse a place that does not hold in the end what the collective promises."""
+    """Refuse a place whose final value is not what the collective promises."""
     contract = program.contract
     everyone = (1 << program.ranks) - 1
     origin = {chunk: 1 << program.places[place].rank for place, chunk in program.given.items()}

@@ -1,8 +1,8 @@
 """Where a schedule's chunks lie in a GPU's buffers, and the messages between those places.
 
-The work place of a chunk is in the output where the collective puts the chunk there, and in scratch elsewhere. Until
-something is written into it, the value is that of the input. What a rank sends from its input after its work place was
-written is copied to scratch first, since in place the output is the input.
+The work place of a chunk is in the output if the collective leaves the chunk there, otherwise in scratch. Until
+something is written to it, its value is that of the input. What a rank sends from its input after its work place was
+written is copied to scratch first: in place, the output is the input.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Cell(NamedTuple):
 
 @dataclass(slots=True)
 class Message:
-    """A run of chunks that lies together at both ends. It is stored at `target`, or added to `base` and put there."""
+    """A run of chunks, contiguous at both ends: stored at `target`, or added to `base` with the sum in `target`."""
 
     step: int
     src: int
@@ -48,20 +48,20 @@ class Message:
 
 @dataclass(slots=True)
 class Layout:
-    """The messages in order of their steps, those of one step and pair by chunk; and the copies inside of each rank."""
+    """The messages by step, then pair, then chunk; and the local copies at each rank."""
 
     schedule: Schedule
     messages: list[Message] = field(default_factory=list)
-    saves: list[list[tuple[int, Cell, Cell]]] = field(default_factory=list)  # of each rank: chunk, input, scratch
+    saves: list[list[tuple[int, Cell, Cell]]] = field(default_factory=list)  # per rank: chunk, input, scratch
     leaves: list[list[tuple[int, Cell, Cell]]] = field(default_factory=list)  # chunk, input, output
     scratch: list[int] = field(default_factory=list)  # how many chunks each rank needs
     input_chunks: int = 0
     output_chunks: int = 0
-    most: int = 1  # chunks of a message
+    most: int = 1  # chunks in the largest message
 
 
 def foreign_name(schedule: Schedule, tool: str) -> str:
-    """What other tools call the schedule's collective; an error where they have none."""
+    """What other tools call the schedule's collective; an error if they do not have it."""
     name = NAMES.get(schedule.collective)
     if name is None:
         raise RefusedError(f"{tool} has no collective like {schedule.collective}; it has {', '.join(sorted(NAMES))}")
@@ -96,7 +96,7 @@ def lay_out(schedule: Schedule, most: int) -> Layout:
         for chunk in sorted(written[rank] - homes[rank].keys()):
             homes[rank][chunk] = Cell("s", scratch)
             scratch += 1
-        # Where the work place is not over the input, the input stays.
+        # If the work place does not overlap the input, the input is never overwritten.
         made.saves.append([])
         for chunk in sorted(c for c in saved[rank] if homes[rank][c].buffer == "o"):
             made.saves[rank].append((chunk, inputs[rank][chunk], Cell("s", scratch)))
@@ -115,7 +115,7 @@ def lay_out(schedule: Schedule, most: int) -> Layout:
 
 
 def _needs(steps: list[Transfers], ranks: int) -> tuple[list[set[int]], list[set[int]]]:
-    """Of each rank the chunks that are written there, and those of them that are sent from the input afterwards."""
+    """For each rank, the chunks that are written there, and those of them that are sent from the input afterwards."""
     written: list[set[int]] = [set() for _ in range(ranks)]
     saved: list[set[int]] = [set() for _ in range(ranks)]
     for rows in steps:
@@ -139,7 +139,7 @@ class _Cells:
 
 
 def _chunks(schedule: Schedule, rows: Transfers, cells: _Cells) -> Iterator[Message]:
-    """The messages of a step, one a chunk: all read what was there before the step."""
+    """The messages of a step, one per chunk: all read what was there before the step."""
     before: list[tuple[Cell, bool]] = []
     for row in rows:
         held = cells.now[row.src].get(row.chunk)

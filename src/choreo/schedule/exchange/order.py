@@ -1,4 +1,4 @@
-"""Steps for messages that must come one before another: strictly, or at the latest in the same step."""
+"""Assign steps to messages under two kinds of constraint: strictly earlier, or not later."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class UnorderedError(Exception):
 
 @dataclass(slots=True)
 class Order:
-    """What must come before what among `count` messages.
+    """The order constraints among `count` messages.
 
     >>> exchange = Order(3)
     >>> exchange.not_after(0, 1), exchange.not_after(1, 0), exchange.strictly(1, 2)
@@ -35,7 +35,7 @@ class Order:
         self.edges.append((first, second, 1))
 
     def not_after(self, first: int, second: int) -> None:
-        """The first comes at the latest in the step of the second."""
+        """The first comes in the step of the second, or earlier."""
         self.edges.append((first, second, 0))
 
     def holds(self, steps: list[int]) -> bool:
@@ -43,7 +43,7 @@ class Order:
         return all(steps[first] + least <= steps[second] for first, second, least in self.edges)
 
     def steps(self) -> list[int]:
-        """The first step that each message can have: longest paths, where cycles of weak edges share a step."""
+        """The earliest step of each message: longest paths, where cycles of weak edges share a step."""
         group = _circles(self)
         later: dict[int, list[tuple[int, int]]] = defaultdict(list)
         waits: dict[int, int] = defaultdict(int)

@@ -55,10 +55,10 @@ class Instruction:
     """One instruction of a thread block.
 
     `moves` lists (target, sources): the target place becomes the sum of the sources. `after` are the instructions of
-    other blocks that it waits for, by number. `fed_by` wrote packets that it reads; it knows nothing of what else they
-    did. Where `sync` is false the threads of its block do not wait for each other, and the next instruction may
-    overtake it. `proxy` numbers what the CPU does for a thread block. `round` is the step that the file claims for what
-    it sends.
+    other blocks that it waits for, by number. `fed_by` are the instructions that wrote the packets it reads; it learns
+    nothing else about them. If `sync` is false the threads of its block do not wait for each other, and the next
+    instruction may overtake it. `proxy` numbers what the CPU does for a thread block. `round` is the step that the file
+    claims for what it sends.
     """
 
     rank: int
@@ -74,7 +74,7 @@ class Instruction:
 
     @property
     def home(self) -> tuple[int, int]:
-        """Its GPU and thread block; what a proxy does for a thread block stands by itself."""
+        """Its GPU and thread block; each proxy request is a thread block of its own."""
         return self.rank, self.block if not self.proxy else -self.proxy
 
     def __str__(self) -> str:
@@ -83,10 +83,10 @@ class Instruction:
 
 @dataclass(slots=True)
 class Program:
-    """Instructions of all thread blocks, and what the places hold before and must hold after.
+    """The instructions of all thread blocks, and what the places hold before and must hold after.
 
-    `given` and `due` map places to chunks of the schedule. `order` are pairs of instructions of which the second waits
-    for the first, for room or for a relaxed signal, and learns nothing about data.
+    `given` and `due` map places to chunks of the schedule. `order` has pairs of instructions: the second waits for the
+    first, for buffer room or for a relaxed signal, and learns nothing about data.
     """
 
     collective: str
@@ -107,7 +107,7 @@ class Program:
 
 
 class Buffers:
-    """The places of a program's input, output and scratch buffers, and which chunk of the vector each stands for.
+    """The places of a program's input, output and scratch buffers, and the chunk of the vector that each holds.
 
     A rank's input and output have the block sizes of the contract. In place, one of them is a part of the other.
     """
@@ -131,7 +131,7 @@ class Buffers:
                     program.due[self.number(Place(rank, "o", offset))] = chunk
 
     def number(self, place: Place) -> int:
-        """The number of a place; in place, an input and the output over it have the same."""
+        """The number of a place; in place, an input and the output that overlaps it have the same number."""
         rank, buffer, offset = place
         if self.in_place and buffer == "i" and self.input_chunks < self.output_chunks:
             place = Place(rank, "o", offset + rank * self._a_block)
@@ -145,7 +145,7 @@ class Buffers:
         return found
 
     def _size(self, layout: Layout, a_block: int) -> int:
-        """How many chunks a buffer has: one block, or those of all ranks."""
+        """How many chunks a buffer has: one block, or one block for each rank."""
         blocks = {Layout.BLOCK: 1, Layout.SHIFTED: 1}.get(layout)
         if blocks is not None:
             return blocks * a_block
@@ -153,7 +153,7 @@ class Buffers:
         return self.program.ranks * a_block if pairs else self.program.num_chunks
 
     def _chunk(self, layout: Layout, rank: int, offset: int) -> int | None:
-        """The chunk of the vector at an offset of a rank's buffer; nothing at ranks that the contract leaves out."""
+        """The chunk of the vector at an offset of a rank's buffer; None at ranks that the contract leaves out."""
         ranks, a_block = self.program.ranks, self._a_block
         match layout:
             case Layout.EVERYWHERE:
@@ -172,7 +172,7 @@ class Buffers:
 
 
 def collective_of(name: str, field_name: str) -> str:
-    """The collective that another tool's name means."""
+    """The collective that another tool's name stands for."""
     found = COLLECTIVE_NAMES.get(name.lower())
     if found is None:
         known = ", ".join(sorted(set(COLLECTIVE_NAMES) - {"reduce_scatter"}))

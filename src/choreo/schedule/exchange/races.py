@@ -1,7 +1,7 @@
-"""Races: two uses of a place, one of them a write, of which nothing says which comes first.
+"""Races: two unordered uses of a place, at least one of them a write.
 
-Vector clocks tell, as in FastTrack (Flanagan and Freund, PLDI 2009): a thread block knows how far each other block has
-come for sure, from what it waited for. If no two uses race, every execution of the program gives the same data.
+They are found with vector clocks, as in FastTrack (Flanagan and Freund, PLDI 2009): from what it waited for, a thread
+block knows how far each other block has come at least. Without races every execution gives the same data.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Clock = npt.NDArray[np.int32]
 
 
 class _Use(NamedTuple):
-    """A use of a place: by which block, in which of its spans, by which instruction."""
+    """A use of a place: the block, the span of that block, and the instruction."""
 
     block: int
     span: int
@@ -29,10 +29,10 @@ class _Use(NamedTuple):
 
 
 class _Block:
-    """A thread block at work: `clock[b]` is how many spans of block b have ended for sure.
+    """A thread block at run time: `clock[b]` is how many spans of block b have certainly ended.
 
-    A span is what runs between two points at which all threads of the block meet. `joins` is what was waited for since
-    the last such point.
+    A span is what runs between two points where all threads of the block synchronize. `joins` is what was waited for
+    since the last such point.
     """
 
     def __init__(self, number: int, blocks: int) -> None:
@@ -48,7 +48,7 @@ class _Block:
 
 
 class _Places:
-    """Of each place its last write, and since then the last read of each block."""
+    """For each place, its last write, and the last read of each block since then."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -57,7 +57,7 @@ class _Places:
         self.reads: dict[int, dict[int, _Use]] = {}
 
     def use(self, one: Instruction, now: _Use, clock: Clock) -> None:
-        """Note what an instruction reads and writes, or raise the story of a race."""
+        """Record what an instruction reads and writes, or raise an error that describes a race."""
         for target, sources in one.moves:
             for source in sources:
                 for other in self._unordered((self.writes.get(source),), now, clock):
@@ -87,9 +87,10 @@ class _Places:
 
 
 def _fed(program: Program) -> dict[int, frozenset[int]]:
-    """Of each instruction that reads packets those that the data came through: element by element they are done.
+    """For each instruction that reads packets, the instructions that the data came through.
 
-    A packet is there when its data is, so whoever has read it knows of that data's way, and of nothing else.
+    A packet arrives together with its data. So its reader knows that those instructions are done for these elements,
+    and knows nothing else.
     """
     fed: dict[int, frozenset[int]] = {}
     waiting = [number for number, one in enumerate(program.instructions) if one.fed_by]

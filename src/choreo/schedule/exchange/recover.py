@@ -1,12 +1,12 @@
-"""From what a program did to a schedule: which places the values take, and in which steps they move.
+"""Turn an executed program into a schedule: which places the values take, and in which steps they move.
 
-A GPU may keep values of one chunk in several buffers; a schedule has one work place for them, beside the input. A value
-is known by what it is made of at its rank: the own input and what arrived. The values that a rank sends on or ends up
-with follow one another in the work place. Each next one has more in it, or is stored over the one before.
+A GPU may keep values of one chunk in several buffers; a schedule has one work place for them, besides the input. A
+value is identified by what it is made of at its rank: the rank's own input and what arrived. The values that a rank
+forwards or ends up with occupy the work place one after another. Each contains more than the last, or overwrites it.
 
-A message becomes transfers of one step. That step comes after those that made what it carries, and not after the one
-that overwrites it; it writes what it makes after those that read the value before. First the order of each thread block
-is kept too; where that fails, only the data orders the steps.
+A message becomes transfers of one step. That step comes after the steps that made what it carries, and not after the
+step that overwrites it. It overwrites a value only after the steps that read it. The first attempt also keeps the order
+of each thread block; if that fails, only data dependencies order the steps.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from choreo.schedule.transfers import Transfers
 __all__ = ["coarsened", "recover"]
 
 Parts = frozenset[int]
-Chunk = tuple[int, int]  # of a rank
+Chunk = tuple[int, int]  # rank, chunk
 JUST_OWN: Parts = frozenset((OWN,))
 
 
@@ -41,7 +41,7 @@ def recover(program: Program, run: Execution, file_bytes: int) -> Schedule:
 
 
 def _used(program: Program, run: Execution) -> list[int]:
-    """The crossings that somebody sends on or ends up with, in order."""
+    """The crossings that some rank forwards or ends up with, in order."""
     used: set[int] = set()
     for place in program.due:
         value = run.held[place]
@@ -57,8 +57,8 @@ def _used(program: Program, run: Execution) -> list[int]:
 class _Recovery:
     """A schedule in the making. `used` are the crossings that become transfers.
 
-    `values` are those that the work place of a chunk has one after another; `stores` are the crossings that are stored
-    there rather than added.
+    `values` are the successive values of a chunk's work place; `stores` are the crossings that are stored there rather
+    than added.
     """
 
     program: Program
@@ -68,7 +68,7 @@ class _Recovery:
     stores: set[int] = field(default_factory=set)
 
     def place_values(self) -> None:
-        """Find the values of each work place, and which crossings are stored over what is there."""
+        """Find the values of each work place, and which crossings overwrite it."""
         sent: dict[Chunk, dict[Parts, int]] = defaultdict(dict)
         for x in self.used:
             value = self.run.crossings[x].value
@@ -81,7 +81,7 @@ class _Recovery:
         for here in sorted(sent.keys() | last.keys()):
             first_sent, final = sent.get(here, {}), last.get(here, JUST_OWN)
             others = [parts for parts in first_sent if parts not in (final, JUST_OWN)]
-            # With the own input in it first, and more and more; then what is stored over it, as it was first sent.
+            # First the values that contain the own input, in growing order; then those that overwrite it.
             others.sort(key=lambda parts: (OWN not in parts, len(parts) if OWN in parts else first_sent[parts]))
             self.values[here] = [*others, final] if final != JUST_OWN else others
             written: set[int] = set()
@@ -93,7 +93,7 @@ class _Recovery:
                     self.stores.add(new[0])
 
     def _changes(self, here: Chunk) -> Iterator[tuple[Parts, Parts, list[int]]]:
-        """Of a work place each value, the next one, and the crossings that make it."""
+        """Each value of a work place with the next one, and the crossings that make the next one."""
         before = JUST_OWN
         for parts in self.values[here]:
             yield before, parts, sorted(parts - before if before <= parts else parts)
@@ -138,7 +138,7 @@ class _Recovery:
         )
 
     def _messages(self, by_message: bool) -> dict[int, int]:
-        """The number of each crossing's message: those of one instruction to one GPU, or each by itself."""
+        """The number of each crossing's message: one per instruction and target GPU, or one per crossing."""
         if not by_message:
             return {x: number for number, x in enumerate(self.used)}
         numbers: dict[tuple[int, int], int] = {}
@@ -146,7 +146,7 @@ class _Recovery:
         return {x: numbers.setdefault(key, len(numbers)) for x, key in zip(self.used, keys, strict=True)}
 
     def _claimed(self, message: dict[int, int], count: int) -> list[int] | None:
-        """The steps that the file claims for its messages, where it does."""
+        """The steps that the file claims for its messages, if it does."""
         steps = [-1] * count
         for x, number in message.items():
             step = self.program.instructions[self.run.crossings[x].instruction].round
@@ -166,7 +166,7 @@ class _Recovery:
             last[at.rank, at.block] = message[x]
 
     def _order_copies(self, message: dict[int, int], order: Order) -> None:
-        """Where nothing is summed, all values of a chunk are the same: it must only have arrived."""
+        """If nothing is summed, all values of a chunk are equal, so the chunk only has to have arrived."""
         last: dict[Chunk, int] = {}
         for x in self.used:
             crossing = self.run.crossings[x]
@@ -178,7 +178,7 @@ class _Recovery:
             last[here] = message[x]
 
     def _order_sums(self, message: dict[int, int], order: Order) -> None:
-        """The order of each work place: what makes a value, what reads it, and what writes over it."""
+        """Order each work place: what makes a value, what reads it, and what overwrites it."""
         readers: dict[tuple[Chunk, Parts], list[int]] = defaultdict(list)
         for x in self.used:
             value = self.run.crossings[x].value
@@ -209,7 +209,7 @@ class _Recovery:
         rows: list[tuple[int, int, int, int, bool, bool]] = []
         for x, step in zip(self.used, steps, strict=True):
             crossing, value = self.run.crossings[x], self.run.crossings[x].value
-            # What a rank has of its own is still in its work place, unless something was written there before.
+            # A rank's own input is still in its work place, unless something was written there before.
             from_input = value.parts == JUST_OWN and written.get((value.rank, value.chunk), step) < step
             reduce = self.program.contract.reduces and x not in self.stores
             rows.append((numbers[step], crossing.src, crossing.dst, value.chunk, reduce, from_input))

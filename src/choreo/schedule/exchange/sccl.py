@@ -4,8 +4,9 @@
      "collective": {"msccl_type": "collective", "name": "Allgather(n=4)", "nodes": 4, ...},
      "steps": [{"msccl_type": "step", "rounds": 1, "sends": [[0, 0, 1], [1, 1, 2]]}, ...], ...}
 
-An address stands for `chunks` pieces of a block; of an alltoall it counts targets first. SCCL does not say whether a
-send is added to what is there or stored over it: it is stored if it has all that is there and more, otherwise added.
+An address stands for `chunks` pieces of a block; in an alltoall addresses are ordered by target, then source. SCCL does
+not say whether a send is added to the destination or overwrites it. It overwrites if it contains all that is there and
+more; otherwise it is added.
 """
 
 from __future__ import annotations
@@ -109,12 +110,12 @@ class _Rows:
         self.ranks, self.chunks, self.pieces = ranks, chunks, pieces
         self.turned = collective == "all_to_all"
         self.sums = get_collective(collective).reduces
-        self.got: dict[tuple[int, int], int] = {}  # whose contributions a rank has of a chunk, once something came
+        self.got: dict[tuple[int, int], int] = {}  # the contributors to a rank's chunk, once something arrived
         self.rows: list[tuple[int, int, int, int, bool]] = []
         self.steps = 0
 
     def add(self, sends: list[tuple[int, int, int]]) -> None:
-        """The sends of one step: all see what was there before it."""
+        """Add the sends of one step: all read what was there before it."""
         now: dict[tuple[int, int], int] = {}
         stored = set[tuple[int, int]]()
         for address, src, dst in sorted(set(sends)):
@@ -126,7 +127,7 @@ class _Rows:
             there = now[here] if here in now else self._has(dst, chunk)
             over = not self.sums or (here not in stored and sent & there == there)
             if not self.sums and here in stored:
-                continue  # the same once more
+                continue  # a duplicate
             if over:
                 stored.add(here)
             now[here] = sent if over else there | sent

@@ -1,1 +1,1 @@
-"""MSCCL's XML: `file` is what may stand in one, `read` what it does; `lower` and `write` make one of a schedule."""
+"""MSCCL's XML: `file` parses it, `read` turns it into a schedule, `lower` and `write` turn a schedule into it."""

@@ -7,9 +7,9 @@
           <step s="0" type="s" srcbuf="i" srcoff="0" dstbuf="i" dstoff="0" cnt="2" depid="-1" deps="-1" hasdep="0"/>
 
 The k-th message that a GPU sends to another on a channel is the k-th that the other receives there. A step waits for
-step `deps` of thread block `depid` of its GPU; further dependencies stand in `nop` steps before it. The newer form has
-`<op step type buf off>` and leaves out what is a default. What a step does is what the executor's interpreter does with
-it: `rrc` adds what arrives to the *source* and stores the sum at the destination.
+step `deps` of thread block `depid` of its GPU; further dependencies are in `nop` steps before it. The newer form has
+`<op step type buf off>` and leaves out defaults. The meaning of a step is what the executor's interpreter does: `rrc`
+adds what arrives to the *source* and stores the sum at the destination.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from choreo.schedule.schedule import MAX_NAME
 
 __all__ = ["TYPES", "Algorithm", "Block", "Step", "parse"]
 
-# Which ends each type of step has: does it receive, send, read its source, write its destination?
+# For each type of step: does it receive, send, read its source, write its destination?
 TYPES = {
     "s": (False, True, True, False),
     "r": (True, False, False, True),
@@ -43,9 +43,9 @@ MAX_COUNT = 1 << 16
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """A step: what it does with which chunks, and the step of its GPU that it waits for, (-1, -1) if none.
+    """A step: its type, its chunks, and the step of its GPU that it waits for, (-1, -1) if none.
 
-    `round` is the step of the schedule that its message claims to belong to.
+    `round` is the step of the schedule that the file claims for its message.
     """
 
     block: Block
@@ -64,7 +64,7 @@ class Step:
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """A thread block: whom it sends to and receives from, on which channel, and its steps."""
+    """A thread block: its peers to send to and receive from, its channel, and its steps."""
 
     rank: int
     number: int
@@ -79,7 +79,7 @@ class Block:
 
 @dataclass(slots=True)
 class Algorithm:
-    """A whole file. `gpus` has the sizes of each GPU's buffers, and its thread blocks."""
+    """A whole file. `gpus` has each GPU's buffer sizes and thread blocks."""
 
     name: str
     protocol: str
@@ -92,7 +92,7 @@ class Algorithm:
 
 
 def parse(content: bytes) -> Algorithm:
-    """What a file says, element by element, or a `FormatError` that names the place."""
+    """Parse a file element by element, or raise a `FormatError` that names the place."""
     if re.search(rb"<!\s*(DOCTYPE|ENTITY)", content, re.IGNORECASE):
         raise FormatError("it declares a DOCTYPE or an entity, which no such file needs", field="the file")
     try:
@@ -137,7 +137,7 @@ def parse(content: bytes) -> Algorithm:
 def _blocks(gpu: ElementTree.Element, rank: int, ranks: int) -> dict[int, Block]:
     blocks: dict[int, Block] = {}
     for element in gpu:
-        if element.tag == "copy":  # of an older runtime; executors skip it
+        if element.tag == "copy":  # from an older runtime; executors skip it
             continue
         if element.tag != "tb":
             raise FormatError(

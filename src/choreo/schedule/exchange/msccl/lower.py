@@ -1,8 +1,8 @@
 """From a schedule to MSCCL's thread blocks.
 
-A connection is the messages from one GPU to another on one channel, in order. A thread block serves one connection in
-and one out. Two share a block where what arrives on one is sent on over the other: such a pair of steps is fused. A
-step waits for the steps of other blocks that wrote what it reads, or read what it overwrites.
+A connection is the messages from one GPU to another on one channel, in order. A thread block serves one incoming and
+one outgoing connection. The two share a block if what arrives on one is forwarded on the other: such a receive and send
+are fused. A step waits for the steps of other blocks that wrote what it reads, or read what it overwrites.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from choreo.schedule.exchange.layout import Cell, Layout
 __all__ = ["Block", "Step", "lower"]
 
 NOWHERE = Cell("i", -1)
-Chunk = tuple[int, int]  # of a rank
+Chunk = tuple[int, int]  # rank, chunk
 
 
 @dataclass(slots=True, eq=False)
@@ -37,7 +37,7 @@ class Step:
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """A thread block of a GPU: whom it sends to and receives from, on which channel, and its steps."""
+    """A thread block of a GPU: its peers to send to and receive from, its channel, and its steps."""
 
     send: int = -1
     receive: int = -1
@@ -47,7 +47,7 @@ class Block:
 
 @dataclass(slots=True)
 class _Rank:
-    """What one GPU does: messages it receives and sends, by number, for each connection, and its blocks."""
+    """One GPU: the numbers of the messages it receives and sends on each connection, and its blocks."""
 
     incoming: dict[tuple[int, int], list[int]] = field(default_factory=lambda: defaultdict(list))
     outgoing: dict[tuple[int, int], list[int]] = field(default_factory=lambda: defaultdict(list))
@@ -59,9 +59,9 @@ Uses = list[tuple[list[int], bool]]
 
 @dataclass(slots=True)
 class _Lowering:
-    """What is known of all messages: who forwards them, and the steps at both ends; and the copies of inputs.
+    """Facts about all messages: who forwards them, and the steps at both ends; and the copies of inputs.
 
-    `uses` has of each message the messages that send on what it made, and whether it is there in the end.
+    `uses` has for each message those that forward its result, -1 if a later sum needs it, and whether it is final.
     """
 
     layout: Layout
@@ -75,8 +75,8 @@ class _Lowering:
 def lower(layout: Layout, *, fuse: bool, window: int, peers: int, share: bool) -> list[list[Block]]:
     """The thread blocks of each rank.
 
-    A connection takes another channel after `window` messages, and a rank has at most `peers` connections each way on a
-    channel. With `share` a connection in and one out share a block even where nothing is fused.
+    A connection moves to another channel after `window` messages. A rank has at most `peers` connections each way on a
+    channel. With `share` an incoming and an outgoing connection share a block even if nothing is fused.
     """
     ranks = [_Rank() for _ in range(layout.schedule.ranks)]
     spread = -(-max(1, len(ranks) - 1) // peers)
@@ -106,7 +106,7 @@ def lower(layout: Layout, *, fuse: bool, window: int, peers: int, share: bool) -
 
 
 def _uses(layout: Layout) -> Uses:
-    """Of each message the messages that send on what it made, and whether it is there in the end."""
+    """For each message, the messages that forward its result, -1 if a later sum needs it, and whether it is final."""
     made_by: dict[Chunk, int] = {}
     readers: list[set[int]] = [set() for _ in layout.messages]
     for _, numbers in groupby(range(len(layout.messages)), key=lambda n: layout.messages[n].step):
@@ -122,7 +122,7 @@ def _uses(layout: Layout) -> Uses:
             for chunk in range(one.chunk, one.chunk + one.count):
                 maker = made_by.get((one.dst, chunk))
                 if maker is not None and one.base is not None:
-                    readers[maker].add(-1)  # what is added to it needs it in its place
+                    readers[maker].add(-1)  # a later sum needs it in its place
                 made_by[one.dst, chunk] = number
     kept: set[int] = set()
     due = layout.schedule.held_after()
@@ -133,7 +133,7 @@ def _uses(layout: Layout) -> Uses:
 
 
 def _forwarded(layout: Layout, uses: Uses) -> dict[int, int]:
-    """Messages of which the whole is sent on by another one, and that one: the first that does."""
+    """Messages that another message forwards whole, each with the first message that does so."""
     fused: dict[int, int] = {}
     taken: set[int] = set()
     for number, one in enumerate(layout.messages):
@@ -152,7 +152,7 @@ Connection = tuple[int, int] | None
 
 
 def _shared(rank: _Rank, fused: dict[int, int], share: bool) -> Iterator[tuple[Connection, Connection]]:
-    """Which connection in and which out share a thread block: those with the most to fuse first."""
+    """Which incoming and outgoing connections share a thread block: those with the most to fuse first."""
     out_of = {number: ends for ends, numbers in rank.outgoing.items() for number in numbers}
     common: Counter[tuple[tuple[int, int], tuple[int, int]]] = Counter()
     for ends, numbers in rank.incoming.items():
@@ -167,7 +167,7 @@ def _shared(rank: _Rank, fused: dict[int, int], share: bool) -> Iterator[tuple[C
             del free_in[incoming], free_out[outgoing]
             pairs.append((incoming, outgoing))
     for incoming in list(free_in) if share else ():
-        # The same peer, if it can be: what waits for a peer then also hears from it.
+        # Prefer the same peer both ways: a block that waits for a peer then also receives from it.
         partner = incoming if incoming in free_out else next((o for o in free_out if o[1] == incoming[1]), None)
         if partner is not None:
             del free_in[incoming], free_out[partner]
@@ -178,7 +178,7 @@ def _shared(rank: _Rank, fused: dict[int, int], share: bool) -> Iterator[tuple[C
 
 
 def _block(work: _Lowering, rank: _Rank, incoming: Connection, outgoing: Connection) -> Block:
-    """A thread block's steps: both connections in order, and sends before receives of the same step."""
+    """A thread block's steps: both connections in order, sends before receives of the same step."""
     messages = work.layout.messages
     block = Block(outgoing[0] if outgoing else -1, incoming[0] if incoming else -1, (outgoing or incoming or (0, 0))[1])
     inward = rank.incoming[incoming] if incoming else []
@@ -216,7 +216,7 @@ def _fused_step(work: _Lowering, block: Block, arrives: int, leaves: int) -> Ste
 
 
 def _copies(work: _Lowering, rank: int) -> Block:
-    """The thread block that copies inputs: to scratch where they are sent later, to the output where they end up."""
+    """The thread block that copies inputs: to scratch if they are sent later, to the output if they end up there."""
     block = Block()
     for copies, saves in ((work.layout.saves[rank], True), (work.layout.leaves[rank], False)):
         last: Step | None = None
@@ -236,7 +236,7 @@ def _copies(work: _Lowering, rank: int) -> Block:
 
 
 def _order(work: _Lowering) -> None:
-    """Let each step wait for what wrote what it reads, and for what reads or wrote what it overwrites."""
+    """Let each step wait for the writers of what it reads, and for the readers and writers of what it overwrites."""
     messages = work.layout.messages
     wrote: dict[Chunk, Step] = {}
     read: dict[Chunk, list[Step]] = defaultdict(list)
@@ -265,7 +265,7 @@ def _order(work: _Lowering) -> None:
 
 
 def _spell_out(blocks: list[Block]) -> None:
-    """Keep of what steps wait for only what is new to their block, put more than one into nops, and number them."""
+    """Drop dependencies that a block already knows of, put all but one per step into nops, and number the steps."""
     for block in blocks:
         for number, step in enumerate(block.steps):
             step.number = number

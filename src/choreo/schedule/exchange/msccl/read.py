@@ -1,4 +1,4 @@
-"""What a program in MSCCL's XML does: its steps as instructions, with messages and dependencies matched."""
+"""Read a program in MSCCL's XML: its steps become instructions, with messages and dependencies matched."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from choreo.schedule.schedule import Schedule
 
 __all__ = ["read_msccl"]
 
-ACCESS_BYTES = 256  # of one chunk that one step moves, on the way
-CLOCK_BYTES = 2  # of what a step knows of a thread block: four bytes, of half of the steps at once
+ACCESS_BYTES = 256  # of memory while reading, per chunk that a step moves
+CLOCK_BYTES = 2  # per step and thread block: a clock entry takes four bytes, and half of the steps are live at once
 
 
 def read_msccl(content: bytes, room: int | None = None) -> Schedule:
-    """The schedule that a file in MSCCL's XML carries out, or an error that says what is wrong with it.
+    """The schedule that a file in MSCCL's XML executes, or an error that says what is wrong with it.
 
-    With `room` a send waits where that many messages of its connection have not been received, and a step of several
+    With `room` a send blocks while that many messages of its connection have not been received, and a step of several
     chunks sends them one by one, as the executor does with large buffers.
     """
     algorithm = parse(content)
@@ -45,7 +45,7 @@ def read_msccl(content: bytes, room: int | None = None) -> Schedule:
 
 
 def _first_right(algorithm: Algorithm, in_place: bool, room: int | None, file_bytes: int) -> Schedule:
-    """The schedule for the first root that the program is right for; otherwise the first story."""
+    """The schedule for the first root with which the program is correct; otherwise raise the first error."""
     first_error: ProofError | None = None
     for root in _roots(algorithm):
         try:
@@ -62,23 +62,23 @@ def _refused(message: str) -> FormatError:
 
 
 def _roots(algorithm: Algorithm) -> list[int | None]:
-    """The root, where the collective has one. A file need not name it: who only sends, or only receives, may be it."""
+    """Candidate roots. If the file names none, the ranks that never receive (or never send) come first."""
     if not get_collective(algorithm.collective).rooted:
         return [None]
     if algorithm.root is not None:
         return [algorithm.root]
-    column = 0 if algorithm.collective in ("broadcast", "scatter") else 1  # the root does not receive, or not send
+    column = 0 if algorithm.collective in ("broadcast", "scatter") else 1  # the root never receives, or never sends
 
-    def takes_part(rank: int) -> bool:
+    def has_such_step(rank: int) -> bool:
         return any(TYPES[step.type][column] for block in algorithm.gpus[rank][1].values() for step in block.steps)
 
-    return [*sorted(range(algorithm.ranks), key=takes_part)]
+    return [*sorted(range(algorithm.ranks), key=has_such_step)]
 
 
 def _program(algorithm: Algorithm, in_place: bool, root: int | None, room: int | None) -> Program:
     """The instructions of all steps, each waiting for its message and for the steps it depends on."""
     a_loop, ranks = algorithm.chunks, algorithm.ranks
-    # Of these a file counts one rank's chunks, of the others those of all.
+    # For these a file counts one rank's chunks, for the others the chunks of all ranks.
     a_rank = algorithm.collective in ("gather", "scatter", "all_to_all")
     chunks = a_loop * ranks if a_rank else a_loop
     program = Program(algorithm.collective, ranks, chunks, algorithm.name, root)
@@ -90,7 +90,7 @@ def _program(algorithm: Algorithm, in_place: bool, root: int | None, room: int |
             field="algo.nchunksperloop",
         )
     buffers = Buffers(program, in_place)
-    numbers: dict[tuple[int, int, int], tuple[int, int]] = {}  # of each step its first and last instruction
+    numbers: dict[tuple[int, int, int], tuple[int, int]] = {}  # the first and last instruction of each step
     steps: list[Step] = []
     for rank in range(ranks):
         for block in algorithm.gpus[rank][1].values():
@@ -107,7 +107,7 @@ def _program(algorithm: Algorithm, in_place: bool, root: int | None, room: int |
 
 
 def _one_by_one(step: Step) -> list[Step]:
-    """A step for each of its chunks."""
+    """The step split into one step per chunk."""
     (a, x), (b, y) = step.source, step.target
     return [replace(step, source=(a, x + n), target=(b, y + n), count=1) for n in range(step.count)] or [step]
 
@@ -189,7 +189,7 @@ def _instruction(step: Step, number: int, buffers: Buffers, sizes: dict[str, int
         values = tuple(places[index] for places in (message, source) if places)
         if step.type == "re":
             values = (target[index], source[index])
-        if writes and values != (target[index],):  # in place, a copy from the input to the output is none
+        if writes and values != (target[index],):  # in place, a copy from the input to the output does nothing
             made.moves.append((target[index], values))
         if sends:
             made.moves.append((slots.sent[number][index], values))
@@ -213,7 +213,7 @@ def _places(step: Step, place: tuple[str, int], buffers: Buffers, sizes: dict[st
 
 
 def _dependencies(program: Program, algorithm: Algorithm, numbers: dict[tuple[int, int, int], tuple[int, int]]) -> None:
-    """Let steps wait for others of their GPU; what `nop` steps wait for, the next step waits for."""
+    """Let steps wait for others of their GPU. The next step inherits what `nop` steps wait for."""
     for rank, (_, blocks) in algorithm.gpus.items():
         for block in blocks.values():
             for step in block.steps:
@@ -222,7 +222,7 @@ def _dependencies(program: Program, algorithm: Algorithm, numbers: dict[tuple[in
                     continue
                 if other not in blocks:
                     raise FormatError(f"{step}: it waits for thread block {other}, which is not there", field=str(step))
-                # A block's flag only grows, and only steps that say hasdep raise it.
+                # A block's flag only grows, and only steps with hasdep raise it.
                 raised = (s for s in blocks[other].steps if s.number >= wanted and s.has_dependent and s.type != "nop")
                 waited = next(raised, None)
                 if waited is None:

@@ -1,7 +1,7 @@
-"""A schedule as MSCCL's XML, within the limits of the executors that read it, or refused by name.
+"""Write a schedule as MSCCL's XML, within the limits of the executors that read it, or name the limit it exceeds.
 
-The limits are the least of Azure's msccl-executor-nccl, AMD's RCCL and microsoft/msccl, so that a file runs on all of
-them. What is written is read again and run, in place and out of place, on connections that hold two chunks.
+Each limit is the smallest among Azure's msccl-executor-nccl, AMD's RCCL and microsoft/msccl, so that a file runs on all
+of them. The file is then read back and checked, in place and out of place, on connections that hold two chunks.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from choreo.schedule.schedule import Schedule
 
 __all__ = ["write_msccl"]
 
-MAX_STEPS = 64  # of a thread block, nops included
-MAX_BLOCKS = 64  # of a GPU
+MAX_STEPS = 64  # per thread block, nops included
+MAX_BLOCKS = 64  # per GPU
 MAX_CHANNELS = 32
-MAX_PEERS = 32  # of a GPU on one channel, each way
+MAX_PEERS = 32  # per GPU and channel, each way
 MAX_CHUNKS_A_STEP = 71
 MAX_OFFSET = (1 << 15) - 1
 MAX_NODES = 4096  # XML elements that a GPU's reader keeps: all gpu elements, and its own blocks and steps
-MAX_ROWS = 1 << 18  # of a schedule; the file would be larger than 50 MB
+MAX_ROWS = 1 << 18  # rows of a schedule; beyond it the file would be larger than 50 MB
 MAX_NAME = 60
-ROOM = 2  # chunks that a connection holds with the protocol Simple, before a send waits for the receiver
-WINDOWS = (1 << 30, 60, 44, 30, 20, 12, 8)  # messages of a connection before it takes another channel
+ROOM = 2  # chunks that a connection buffers with the Simple protocol before a send blocks
+WINDOWS = (1 << 30, 60, 44, 30, 20, 12, 8)  # messages of a connection before it moves to another channel
 
 
 def write_msccl(schedule: Schedule) -> bytes:
-    """The schedule as a file for the executors of MSCCL, or `RefusedError` where it is beyond what they do.
+    """The schedule as a file for MSCCL's executors, or `RefusedError` if they cannot run it.
 
     >>> from choreo import build
     >>> write_msccl(build("all_gather", "ring", 2)).splitlines()[2]
@@ -68,7 +68,7 @@ def _called(schedule: Schedule) -> str:
 
 
 def _check_size(schedule: Schedule) -> None:
-    """Refuse at once what no number of thread blocks could carry."""
+    """Refuse early what cannot fit any number of thread blocks."""
     if schedule.num_chunks > MAX_OFFSET:
         raise RefusedError(
             f"{_called(schedule)} cannot be written for MSCCL: it has {schedule.num_chunks} chunks, and a buffer there "
@@ -90,7 +90,7 @@ def _check_size(schedule: Schedule) -> None:
 
 
 def _beyond(layout: Layout, blocks: list[list[Block]]) -> tuple[str, bool]:
-    """Which limit is exceeded, if any is, and whether more channels may help."""
+    """The limit that is exceeded, if any, and whether more channels may help."""
     for rank, own in enumerate(blocks):
         if len(own) > MAX_BLOCKS:
             return f"rank {rank} needs {len(own)} thread blocks, and a gpu has at most {MAX_BLOCKS}", False

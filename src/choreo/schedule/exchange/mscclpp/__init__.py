@@ -1,1 +1,1 @@
-"""MSCCL++'s execution plans: `file` is what may stand in one, `read` what it does, `write` makes one of a schedule."""
+"""MSCCL++'s execution plans: `file` parses one, `read` turns it into a schedule, `write` turns a schedule into one."""

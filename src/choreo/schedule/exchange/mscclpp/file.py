@@ -11,9 +11,9 @@
                    "dst_buff": [{"buffer_id": 0, "index": 0, "size": 1}],
                    "channel_ids": [0], "channel_type": "memory"}, ...]}]}, ...]}
 
-`channel_ids` of a thread block count the GPU's channels of that type, and those of an op the thread block's; likewise
-`remote_buffer_ids` the GPU's remote buffers and `buffer_id` the thread block's. Channels between two GPUs are paired in
-the order in which both list them.
+`channel_ids` of a thread block index the GPU's channels of that type; `channel_ids` of an op index the thread block's.
+Likewise `remote_buffer_ids` index the GPU's remote buffers, and `buffer_id` the thread block's. Channels between two
+GPUs are paired in the order in which both list them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Index = Annotated[int, Meta(ge=0, le=1 << 20)]
 
 
 class Buffer(msgspec.Struct, frozen=True):
-    """Some chunks of a buffer: the GPU's own, another one's, or all GPUs' of a switch channel."""
+    """Some chunks of a buffer: of this GPU, of another GPU, or of all GPUs of a switch channel."""
 
     index: Index
     size: Annotated[int, Meta(ge=0, le=1 << 20)]
@@ -41,14 +41,14 @@ class Buffer(msgspec.Struct, frozen=True):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """The part of an op that one of several thread blocks does."""
+    """The part of an op that one of several thread blocks executes."""
 
     tb_id: Index
     tbg_size: Annotated[int, Meta(ge=1, le=1024)]
 
 
 class Loop(msgspec.Struct, frozen=True):
-    """What a pipeline goes through: `num_chunks` chunks, `unit_size` bytes at a time."""
+    """The loop of a pipeline: over `num_chunks` chunks, `unit_size` bytes at a time."""
 
     unit_size: Annotated[int, Meta(ge=1, le=1 << 40)]
     num_chunks: Annotated[int, Meta(ge=1, le=1 << 20)]
@@ -107,7 +107,7 @@ class Channel(msgspec.Struct, frozen=True):
     channel_type: str
     connected_to: list[Index] = []
     buffer_type: str | None = None
-    buff: str | None = None  # an older name of it
+    buff: str | None = None  # its older name
     rank_groups: list[RankGroup] = []
 
 
@@ -120,7 +120,7 @@ class RemoteBuffer(msgspec.Struct, frozen=True):
 
 
 class Semaphore(msgspec.Struct, frozen=True):
-    """A count that thread blocks of one GPU raise and wait for."""
+    """A counter that thread blocks of one GPU raise and wait for."""
 
     init_value: Annotated[int, Meta(ge=0, le=1 << 20)]
 
@@ -151,7 +151,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def parse(content: bytes) -> Plan:
-    """What a file says, or a `FormatError` that names the place."""
+    """Parse a file, or raise a `FormatError` that names the place."""
     try:
         plan = msgspec.json.decode(content, type=Plan)
     except msgspec.ValidationError as error:

@@ -1,11 +1,11 @@
-"""What an MSCCL++ plan does: its operations as instructions, with signals, semaphores, barriers and packets matched.
+"""Read an MSCCL++ plan: ops become instructions, with signals, semaphores, barriers and packets matched.
 
-The threads of a block run on by themselves: what an operation did is there for the next one only after a `nop`, and for
-others after a signal that comes after a `nop`. Packets carry their own flag: who reads one waits for who wrote it. A
-relaxed signal says that somebody got there, and nothing about data.
+The threads of a block do not wait for each other. The next operation sees what one did only after a `nop`; other blocks
+see it only after a signal that follows a `nop`. A packet carries its own flag: its reader waits for its writer. A
+relaxed signal orders control flow, but says nothing about data.
 
-A pipeline is run for two rounds of its loop, so every chunk is cut in two; a group of thread blocks cuts it further.
-Rounds have scratch of their own here; that it lasts for many of them is not proved.
+A pipeline is run for two rounds of its loop, so every chunk is split in two; a group of thread blocks splits it
+further. Here each round has its own scratch. That the scratch suffices for many rounds is not proved.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from choreo.schedule.schedule import MAX_NAME, Schedule
 
 __all__ = ["read_mscclpp"]
 
-ROUNDS = 2  # of a pipeline's loop
-ACCESS_BYTES = 256  # of one piece that one operation moves, on the way
-# Operations whose sources are packets: all of them, or those after the first; and the same for what they write.
+ROUNDS = 2  # simulated rounds of a pipeline's loop
+ACCESS_BYTES = 256  # of memory while reading, per piece that an operation moves
+# Operations whose sources are packets: all sources, or those after the first; and the same for their targets.
 ALL_IN, ALL_OUT = ("rppkt", "upkt", "gstorepkt"), ("ppkt", "rppkt", "cpkt", "gstorepkt")
 PACKETS_IN = (*ALL_IN, "repkt", "respkt", "recpkt", "recspkt")
 PACKETS_OUT = (*ALL_OUT, "respkt", "recpkt", "recspkt")
@@ -38,7 +38,7 @@ Pieces = list[list[int]]  # the places of each buffer that an operation names
 
 
 def read_mscclpp(content: bytes) -> Schedule:
-    """The schedule that an MSCCL++ plan carries out, or an error that says what is wrong with it."""
+    """The schedule that an MSCCL++ plan executes, or an error that says what is wrong with it."""
     plan = parse(content)
     collective = collective_of(plan.collective, "collective")
     ranks = len(plan.gpus)
@@ -71,7 +71,7 @@ def _all_ops(plan: Plan) -> Iterator[tuple[Gpu, Block, Op]]:
 
 
 def _pieces(plan: Plan) -> int:
-    """How many equal pieces a chunk is cut into, so that loops and groups of thread blocks take whole ones."""
+    """How many equal pieces a chunk is split into, so that loops and groups of thread blocks get whole pieces."""
     groups = {op.tbg_info.tbg_size for _, _, op in _all_ops(plan) if op.tbg_info is not None}
     loops = ROUNDS if any(op.name == "pipeline" for _, _, op in _all_ops(plan)) else 1
     return math.lcm(loops * math.lcm(*groups)) if groups else loops
@@ -79,7 +79,7 @@ def _pieces(plan: Plan) -> int:
 
 @dataclass(slots=True)
 class _Wire:
-    """Signals one way on a channel, by instruction, and the waits for them."""
+    """One direction of a channel: the instructions that signal on it, and those that wait."""
 
     signals: list[int] = field(default_factory=list)
     waits: list[int] = field(default_factory=list)
@@ -87,7 +87,7 @@ class _Wire:
 
 @dataclass(frozen=True, slots=True)
 class _At:
-    """An operation: its place in the plan, its instruction, and the round of the pipeline that it is in."""
+    """An operation: its place in the plan, its instruction, and its round of the pipeline."""
 
     gpu: Gpu
     block: Block
@@ -114,9 +114,9 @@ class _Reading:
         self.wires: dict[tuple[int, int, str, int], _Wire] = defaultdict(_Wire)
         self.semaphores: dict[tuple[int, int], _Wire] = defaultdict(_Wire)
         self.barriers: dict[tuple[int, int, int], list[int]] = defaultdict(list)
-        self.proxied: dict[tuple[int, int, int], int] = {}  # the last that was asked of a port channel
-        self.packets: dict[int, list[int]] = defaultdict(list)  # of each place the instructions that write it
-        self.unpacked: list[tuple[int, int]] = []  # an instruction, and a place that it reads as a packet
+        self.proxied: dict[tuple[int, int, int], int] = {}  # the last request to each port channel
+        self.packets: dict[int, list[int]] = defaultdict(list)  # the instructions that write each place
+        self.unpacked: list[tuple[int, int]] = []  # instructions, each with a place that it reads as a packet
         self.channels = [_flattened(gpu) for gpu in plan.gpus]
 
     def program(self) -> Program:
@@ -168,7 +168,7 @@ class _Reading:
             code.append(Instruction(gpu.id, at.block.id, one.step, "barrier"))
 
     def _by_proxy(self, at: _At) -> Instruction:
-        """The instruction by which the CPU does what was asked of a port channel, after all that was asked before."""
+        """The instruction by which the CPU proxy serves a request to a port channel, after all earlier requests."""
         code, asked = self.made.instructions, len(self.made.instructions) - 1
         ways = [(at.gpu.id, at.block.id, channel) for channel in at.op.channel_ids]
         earlier = sorted({self.proxied[way] for way in ways if way in self.proxied})
@@ -218,11 +218,11 @@ class _Reading:
         read = {place for _, values in one.moves for place in values}
         for target, packed in zip(targets, packs, strict=True):
             for place in (place for piece in target for place in piece):
-                if packed and place not in read:  # what is written over itself stays
+                if packed and place not in read:  # not where it is updated in place
                     self.packets[place].append(number)
 
     def _places(self, at: _At, buffer: Buffer, packed: bool) -> Pieces:
-        """The places of a buffer that an op names, piece by piece; of a switch channel one at each of its GPUs."""
+        """The places of a buffer that an op names, piece by piece; for a switch channel one at each of its GPUs."""
         ranks, kind = self._whose(at, buffer)
         first, count = buffer.index * self.pieces, buffer.size * self.pieces
         if at.turn is not None:
@@ -283,7 +283,7 @@ class _Reading:
                     code[wait].after.append(signal)
 
     def _match_semaphores(self) -> None:
-        """Let those who acquire a semaphore wait for its release, and those at a barrier for each other."""
+        """Let each acquire of a semaphore wait for its release, and the blocks at a barrier for each other."""
         code = self.made.instructions
         for (rank, number), held in self.semaphores.items():
             ready = self.plan.gpus[rank].semaphores[number].init_value
@@ -299,7 +299,7 @@ class _Reading:
                 code[number + 1].after.extend(other for other in met if other != number)
 
     def _match_packets(self) -> None:
-        """Let readers of packets wait for who wrote them."""
+        """Let readers of packets wait for the writers."""
         code = self.made.instructions
         for number, place in self.unpacked:
             writers = self.packets.get(place, [])
@@ -315,7 +315,7 @@ class _Reading:
                 code[number].fed_by.append(writers[0])
 
     def _one_block(self, numbers: list[int], what: str) -> None:
-        """Refuse ends of a channel that two thread blocks use: who comes first is not said."""
+        """Refuse a channel end that two thread blocks use: their order is undefined."""
         code = self.made.instructions
         other = next((n for n in numbers if code[n].block != code[numbers[0]].block), None)
         if other is not None:
@@ -326,7 +326,7 @@ class _Reading:
 
 
 def _flattened(gpu: Gpu) -> dict[str, list[tuple[int, int]]]:
-    """Of each type the channels of a GPU: the peer, and the channel's number among those to that peer."""
+    """A GPU's channels by type: the peer, and the channel's number among those to that peer."""
     found: dict[str, list[tuple[int, int]]] = defaultdict(list)
     seen: dict[tuple[str, int], int] = defaultdict(int)
     for channel in gpu.channels:

@@ -1,11 +1,11 @@
-"""A schedule as an MSCCL++ execution plan, within the limits of its executor, or refused by name.
+"""Write a schedule as an MSCCL++ execution plan, within the limits of its executor, or name the limit it exceeds.
 
-Steps are done one after another: what is sent is put into a place of its own in the receiver's scratch, then signalled;
-what has arrived is copied from there, or added. So no GPU's memory needs to lie as another one's does. A thread block
-has room for few operations, so the next steps are another's, which waits on a semaphore. Each operation is shared by
-several thread blocks, each on its slice of the data.
+Steps run one after another. A message is put into its own place in the receiver's scratch, then signalled. The receiver
+copies it from there, or adds it. So the GPUs' buffers need not have the same layout. A thread block has room for few
+operations, so further steps go to another block, which waits on a semaphore. Several thread blocks share each
+operation, each on its slice of the data.
 
-What is written is read again and run, in place and out of place.
+The plan is then read back and checked, in place and out of place.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from choreo.schedule.schedule import Schedule
 
 __all__ = ["write_mscclpp"]
 
-MAX_OPS = 64  # of a thread block
-JOINED = 3  # of them to wait for the thread block before, and to wake the next
-MAX_PEERS = 16  # that a thread block has channels to
+MAX_OPS = 64  # per thread block
+JOINED = 3  # of these, to wait for the previous thread block and to wake the next
+MAX_PEERS = 16  # peers of a thread block
 AT_ONCE = 8  # channels, or buffers of other GPUs, in one operation
-MAX_SEMAPHORES = 16  # of a GPU
-SLICES = 4  # thread blocks that share an operation, where there are semaphores enough
+MAX_SEMAPHORES = 16  # per GPU
+SLICES = 4  # thread blocks that share an operation, if there are enough semaphores
 MAX_CHUNKS_A_RUN = 1 << 16
 MAX_ROWS = 1 << 18
 Op = dict[str, object]
-Step = dict[int, list[int]]  # of each rank that takes part, its messages
+Step = dict[int, list[int]]  # the messages of each rank that has any
 
 
 @dataclass(slots=True)
 class _Part:
-    """Steps that one thread block does, and whom it exchanges messages with."""
+    """The steps of one thread block, and its peers."""
 
     ops: list[Op] = field(default_factory=list)
     sources: list[int] = field(default_factory=list)
@@ -51,7 +51,7 @@ class _Part:
 
 
 def write_mscclpp(schedule: Schedule) -> bytes:
-    """The schedule as a plan for MSCCL++'s executor, or `RefusedError` where it is beyond what that does.
+    """The schedule as a plan for MSCCL++'s executor, or `RefusedError` if the executor cannot run it.
 
     >>> from choreo import build
     >>> write_mscclpp(build("all_gather", "ring", 2))[:37]
@@ -62,7 +62,7 @@ def write_mscclpp(schedule: Schedule) -> bytes:
     if schedule.num_transfers > MAX_ROWS:
         raise _beyond(schedule, f"it has more than {MAX_ROWS} transfers")
     try:
-        # Slices of operations fit together where all are on one chunk.
+        # Slices of operations fit together only if all are on one chunk.
         return _written(schedule, name, lay_out(schedule, 1), SLICES)
     except RefusedError:
         return _written(schedule, name, lay_out(schedule, MAX_CHUNKS_A_RUN), 1)
@@ -123,7 +123,7 @@ def _by_rank(layout: Layout, together: Iterable[int]) -> Step:
 def _windows(layout: Layout, steps: list[Step]) -> list[list[Step]]:
     """The steps in windows, each as long as fits into a thread block at every rank.
 
-    A window is often as long as the one before it, so that length is tried first.
+    A window is often as long as the previous one, so that length is tried first.
     """
     nowhere = [0] * len(layout.messages)
 
@@ -146,7 +146,7 @@ def _windows(layout: Layout, steps: list[Step]) -> list[list[Step]]:
 
 
 def _too_many(layout: Layout, window: list[Step], inbox: Sequence[int], *, first: bool) -> str:
-    """What a thread block would have too many of in these steps, if anything."""
+    """The limit of a thread block that these steps would exceed, if any."""
     (number, *_), *_ = window[-1].values()
     for rank in range(layout.schedule.ranks):
         part = _part(layout, rank, window, inbox, first=first, last=True)
@@ -168,7 +168,7 @@ def _part(
     part.sources = sorted({messages[n].src for together in mine for n in together if messages[n].dst == rank})
     part.targets = sorted({messages[n].dst for together in mine for n in together if messages[n].src == rank})
     peers = part.peers
-    # Whoever is there to receive has read what the call before left in its scratch.
+    # A receiver that signals it is ready has read what the previous call left in its scratch.
     part.ops += _signals("rlxsignal", part.sources, peers)
     part.ops += _signals("rlxwait", part.targets, peers)
     if first and layout.saves[rank]:
@@ -209,7 +209,7 @@ def _copy(source: Cell, target: Cell, count: int) -> Op:
 
 
 def _copies(cells: list[tuple[int, Cell, Cell]], most: int) -> list[Op]:
-    """Copies of chunks, of up to `most` neighbours at once."""
+    """Copies of chunks, up to `most` neighbours at once."""
     runs: list[tuple[Cell, Cell, int]] = []
     for _, source, target in cells:
         if runs and runs[-1][2] < most:
@@ -241,7 +241,7 @@ def _put(some: list[Message], inbox: list[int], peers: list[int]) -> Op:
 
 
 def _taken(came: list[int], layout: Layout, inbox: Sequence[int]) -> list[Op]:
-    """Copy what has arrived to its places, or add it there; what is added in one place is added at once."""
+    """Copy what has arrived to its places, or add it there; all additions to one place are one operation."""
     ops: list[Op] = []
     sums: dict[tuple[Cell, int], list[Op]] = defaultdict(list)
     for n in came:
@@ -266,7 +266,7 @@ def _taken(came: list[int], layout: Layout, inbox: Sequence[int]) -> list[Op]:
 
 
 def _gpu(layout: Layout, rank: int, windows: list[list[Step]], inbox: list[int], slices: int) -> Op:
-    """One GPU's part of the plan: of each window a thread block for each slice of the data."""
+    """One GPU's part of the plan: a thread block for each window and slice of the data."""
     last = len(windows) - 1
     parts = [
         _part(layout, rank, window, inbox, first=number == 0, last=number == last)
