@@ -110,7 +110,7 @@ def _call(found: Algorithm, ranks: int, root: int | None, given: dict[str, objec
 
 
 def _guarded(steps: Steps, found: Algorithm) -> Steps:
-    """Steps that a user's code makes on demand: an error there is reported in a sentence too."""
+    """Wrap steps that a user's code makes on demand, so that an error there is reported in one sentence too."""
 
     def rows(first: int, last: int) -> Transfers:
         try:
@@ -126,7 +126,7 @@ def _guarded(steps: Steps, found: Algorithm) -> Steps:
 
 
 def _printing_aside(found: Algorithm) -> contextlib.AbstractContextManager[object]:
-    """What a user's code prints goes to stderr, so that a command's output stays its own."""
+    """Send what a user's code prints to stderr, so that stdout has only the command's output."""
     return contextlib.nullcontext() if found.in_library else contextlib.redirect_stdout(sys.stderr)
 
 

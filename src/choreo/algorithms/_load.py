@@ -16,9 +16,9 @@ __all__ = ["load_algorithms"]
 
 
 def load_algorithms(path: str | Path) -> list[Algorithm]:
-    """Run a Python file and give the algorithms it registered; if it fails, none of them stays.
+    """Run a Python file and return the algorithms it registered; if it fails, none stays registered.
 
-    What the file prints goes to stderr, so that a command's output stays its own.
+    What the file prints goes to stderr, so that stdout has only the command's output.
 
     >>> from pathlib import Path
     >>> from tempfile import TemporaryDirectory
@@ -32,7 +32,7 @@ def load_algorithms(path: str | Path) -> list[Algorithm]:
         what = "a folder, not a file" if str(path) and is_folder(path) else "no such file"
         raise UsageError(f"{shown(path)}: there is {what} to load algorithms from")
     file = Path(path).resolve()
-    # A module name that no import statement can meet, so that my_ring.py and numpy.py are both safe to load.
+    # A module name that no import statement can use, so that my_ring.py and numpy.py are both safe to load.
     name = f"choreo loaded from {file}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:

@@ -29,7 +29,7 @@ def around(
     count: int,
     total: int,
 ) -> list[Move]:
-    """`count` chunks from `chunk` on, going on at 0 after the last of `total`: one range, or two where it wraps."""
+    """`count` chunks from `chunk` on, modulo `total`: one range, or two if it wraps."""
     start = chunk % total
     before_end = np.minimum(total - start, count)
     return [move(src, dst, start, before_end), present(src, dst, np.zeros_like(start), count - before_end)]

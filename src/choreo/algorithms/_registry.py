@@ -62,9 +62,9 @@ def algorithm(
 ) -> Callable[[Builder], Builder]:
     """Register a function `(ranks, ...) -> Schedule` as an algorithm for `collective`.
 
-    The algorithm is called `name`, or after the file it stands in. Parameters named `root`, `axes`, `segments` and
-    `rotate` get what the user asked for; where there is no `segments`, the schedule is pipelined from outside.
-    `same_bits=False` marks one whose ranks add in different orders: it is never chosen unless it is asked for.
+    The algorithm is called `name`, or after its file. Parameters named `root`, `axes`, `segments` and `rotate` get what
+    the user asked for. Without a parameter `segments`, the finished schedule is pipelined. `same_bits=False` marks an
+    algorithm whose ranks add in different orders: it is never chosen automatically.
 
     >>> @algorithm("broadcast", name="star")
     ... def star(ranks: int, root: int) -> choreo.Schedule:

@@ -1,8 +1,8 @@
 """Bine trees: binomial trees and butterflies whose partners lie 1, -1, 3, -5, 11, ... ranks away: negabinary numbers.
 
-A message goes at most a third of the way around the ranks where that of a binomial tree goes half of it, so on a tree
-of switches up to a third less crosses the top, in as few steps. All that is below a rank lies side by side. At
-p = 2^m + r ranks, r pairs of neighbours act as one: the second of a pair gets its part from the first.
+A message goes at most a third of the way around the ranks; in a binomial tree it goes up to half. So on a tree of
+switches up to a third less traffic crosses the top, in as few steps. The ranks of a subtree are contiguous. At
+p = 2^m + r ranks, r pairs of neighbours act as one member: the second of a pair gets its part from the first.
 
 At powers of two the butterflies are those of Swing.
 
@@ -54,7 +54,7 @@ class _Members:
         return first
 
     def partner(self, member: Ints, step: int) -> Ints:
-        """Whom a member meets: the nearest in the last step, to one side of even members and the other of odd ones."""
+        """The partner of a member: the nearest in the last step, on one side for even members and the other for odd."""
         distance = sum((-2) ** k for k in range(self.steps - step))
         found: Ints = (member + np.where(member % 2 == 0, distance, -distance)) % self.size
         return found

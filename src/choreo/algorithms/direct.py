@@ -1,7 +1,7 @@
 """Direct: every rank sends to every other at once, in one step.
 
-What a fully connected network wants: with a port to every peer the latency is that of one message. With one port the
-messages follow one another.
+It suits a fully connected network: with a port to every peer the latency is that of one message. With one port the
+messages go one after another.
 """
 
 from __future__ import annotations

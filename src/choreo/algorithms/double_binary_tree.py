@@ -17,7 +17,7 @@ from choreo.schedule import Schedule, Steps, after, backwards, move, pipelined, 
 
 SEGMENTS = 8
 
-# Steps of one way down (or up) the trees in k segments: two a segment, and the way of the last one.
+# Steps of one pass down (or up) the trees in k segments: two per segment, plus the path of the last segment.
 _WITH_ROOT = "2 * k + 2 * lg(p) - lg(p) % 2"
 _ALONE = "2 * k + 2 * lg(p) - 2 - lg(p) % 2"
 _AT = "powers of two above 2"

@@ -1,10 +1,10 @@
 """FAST: all_to_all with uneven traffic between servers, in rounds in which every server sends to one other.
 
-What one server has for another is spread evenly over its GPUs first. Every GPU then sends its part to its twin in the
-other server, which distributes it there while the next round is under way. The rounds are those of a Birkhoff
-decomposition of the server matrix: in each nobody waits for a port, and together they take as long as the busiest
-server alone. The first axis is the GPUs of a server. `traffic` says how much each rank (rows) has for each other, in
-any unit; without it all blocks are equal, and nothing needs to be spread first.
+What one server has for another is first spread evenly over its GPUs. Every GPU then sends its part to its peer in the
+other server, which distributes it there during the next round. The rounds come from a Birkhoff decomposition of the
+server matrix: no port is contended in a round, and all rounds together take as long as the busiest server alone. The
+first axis is the GPUs of a server. `traffic` says how much each rank (rows) has for each other, in any unit; without it
+all blocks are equal, and nothing needs to be spread first.
 
 Source: FAST, arXiv 2505.09764; G. Birkhoff, "Tres observaciones sobre el algebra lineal", Universidad Nacional de
 Tucuman, Revista A 5, 1946.
@@ -30,7 +30,7 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
-# Less than this part of the busiest server's traffic is rounding, and not worth a round.
+# Less than this fraction of the busiest server's traffic is rounding error, and not worth a round.
 LEAST_ROUND = 1e-9
 
 
@@ -55,9 +55,9 @@ class Servers:
         return same
 
     def across(self, pair: tuple[int, int], marks: Floats) -> Pieces:
-        """What one server has for another, on a line by source, cut into parts for its GPUs, and those at `marks`.
+        """What one server has for another, laid out by source, and cut into a part for each GPU and at `marks`.
 
-        Marks are parts of a GPU's line, from 0 on. `place` says where on it a piece begins.
+        Marks are fractions of a GPU's part, from 0 on. `place` says where in that part a piece begins.
         """
         gpus, ranks, (here, there) = self.gpus, len(self.traffic), pair
         rows, columns = here * gpus + np.arange(gpus), there * gpus + np.arange(gpus)
@@ -79,7 +79,7 @@ class Servers:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pieces:
-    """Parts of blocks as columns: the block, what part of it, where it stops on its way, and its place on the line."""
+    """Parts of blocks as columns: the block, the fraction of it, its stops, and its place in the GPU's part."""
 
     block: Ints
     part: Floats
@@ -88,7 +88,7 @@ class Pieces:
 
 
 def rounds_of(traffic: Floats) -> Iterator[tuple[Ints, float]]:
-    """Rounds in which everybody sends to one other: to whom, and how much; together as long as the busiest takes.
+    """Rounds in which every server sends to one other: the target and the amount. Together they take the minimum time.
 
     The matrix is filled up so that all rows and columns have the same sum. It is then a sum of permutations.
 
@@ -100,14 +100,14 @@ def rounds_of(traffic: Floats) -> Iterator[tuple[Ints, float]]:
     left = traffic.copy()
     most = float(max(left.sum(axis=0).max(), left.sum(axis=1).max()))
     rows, columns = most - left.sum(axis=1), most - left.sum(axis=0)
-    for here, there in product(range(len(left)), repeat=2):  # what is not there may be sent to anybody
+    for here, there in product(range(len(left)), repeat=2):  # the padding may go to any server
         filled = min(rows[here], columns[there])
         left[here, there] += filled
         rows[here] -= filled
         columns[there] -= filled
     everybody = np.arange(len(left))
     while float(left.sum(axis=1).max()) > LEAST_ROUND * most:
-        # Of the permutations over what is left, one whose amounts have the greatest product: it lasts long.
+        # Among the permutations over the remaining traffic take the one with the greatest product: its round is long.
         to = np.asarray(linear_sum_assignment(-np.log(np.maximum(left, LEAST_ROUND**2 * most)))[1], np.int64)
         amount = float(left[everybody, to].min())
         if amount <= LEAST_ROUND**2 * most:
@@ -117,7 +117,7 @@ def rounds_of(traffic: Floats) -> Iterator[tuple[Ints, float]]:
 
 
 def turns_of(between: Floats) -> dict[tuple[int, int], list[tuple[int, float, float]]]:
-    """For every pair of servers its turns: the round, what the pair has sent when it begins, and when that is.
+    """The turns of every pair of servers: the round, how much the pair has already sent, and when the round begins.
 
     Times are from the start, in units of traffic.
 
@@ -139,7 +139,7 @@ def turns_of(between: Floats) -> dict[tuple[int, int], list[tuple[int, float, fl
 
 
 def chunked(blocks: Ints, parts: Floats, totals: Ints) -> tuple[Ints, Ints]:
-    """The chunk of every piece, and all chunks' weights: blocks have as many chunks as the one with most pieces.
+    """The chunk of every piece, and all chunk weights. Every block has as many chunks as the one with the most pieces.
 
     A block that nobody sends, like a rank's own, is one chunk.
     """
@@ -197,7 +197,7 @@ def all_to_all(
 
 
 def _steps(stops: Ints, turn: Ints, chunk: Ints) -> list[Move]:
-    """In step 0 what is spread or stays inside, from then on rounds, and after each what came in it."""
+    """Step 0 spreads, and sends what stays in a server. Each later step is a round, and distributes the one before."""
     step = np.stack((np.zeros(len(turn), np.int64), turn + 1, turn + 2), axis=1)
     src, dst = stops[:, :-1], stops[:, 1:]
     moves = src != dst

@@ -1,6 +1,6 @@
 """Halving-doubling: reduce_scatter by recursive halving, then all_gather by recursive doubling.
 
-Both terms optimal at powers of two; what a switch wants. At other p the ranks above the last power of two are folded
+Both terms are optimal at powers of two; it suits a switch. At other p the ranks above the last power of two are folded
 whole, as in recursive_doubling.py; rabenseifner.py folds by halves.
 
 Source: Thakur, Rabenseifner, Gropp (see pairwise.py).

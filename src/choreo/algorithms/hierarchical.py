@@ -6,7 +6,7 @@ and only those go on: a parameter server inside each server with rings across se
 On the last axis an algorithm that only has an all_reduce does that: `8x4:direct,rabenseifner`.
 An algorithm that uses switches that reduce, as in `8x4:in_network,ring`, has its own in every group along its axis.
 Without axes the mesh is as square as the number of ranks allows, with rings along both axes. With a topology as `axes`
-it has the topology's dimensions, each with the algorithm its kind of block wants; so does `choreo simulate`.
+it has the topology's dimensions, each with the algorithm that suits its kind of block; so does `choreo simulate`.
 With `rotate` the vector is cut into d parts that take the axes in different orders, so that all links work at once.
 
 Source: M. Cho et al., "BlueConnect: decomposing all-reduce for deep learning on heterogeneous network hierarchy",
@@ -131,7 +131,7 @@ def _side_by_side(mesh: _Mesh, parts: Sequence[Schedule]) -> Schedule:
 def _there_and_back(mesh: _Mesh, order: list[int]) -> Schedule:
     """Reduce_scatter, or reduce, along each axis in order, then all_gather, or broadcast, along them backwards.
 
-    Chunks are numbered so that what a rank still has to do with is always one range: `held` chunks from `start`.
+    Chunks are numbered so that the part a rank still works on is always one range: `held` chunks from `start`.
     """
     phases = [_phase(mesh.sizes[axis], mesh.algorithms[axis], last=axis == order[-1]) for axis in order]
     _check_inputs([phase.there for phase in phases[1:]], [phase.back for phase in phases])
@@ -168,7 +168,7 @@ class _Phase:
 
     @property
     def ways(self) -> list[Schedule]:
-        """Those of the two that exist."""
+        """The schedules that exist, forward and back."""
         return [self.there] if self.back is None else [self.there, self.back]
 
 
@@ -189,7 +189,7 @@ def _phase(size: int, name: str, *, last: bool) -> _Phase:
 
 
 def _on_range(inner: Schedule, groups: Ints, start: Ints, held: int, *, ranks: int, num_chunks: int) -> Steps:
-    """`inner` in every group, on the range of `held` chunks that the group has to do with."""
+    """`inner` in every group, on the range of `held` chunks that the group works on."""
     piece = held // inner.num_chunks
     chunks = start[:, None] + np.arange(inner.num_chunks) * piece
     members = groups[:, : inner.members]
@@ -199,8 +199,8 @@ def _on_range(inner: Schedule, groups: Ints, start: Ints, held: int, *, ranks: i
 def _along_axes(mesh: _Mesh, collective: str, order: list[int]) -> Schedule:
     """Reduce_scatter along the axes of `order`, or all_gather along them backwards.
 
-    With the axis at place i a rank has to do with the blocks of the ranks that agree with it in the axes before; one
-    block of the algorithm along that axis is all of those that also share a coordinate there.
+    At axis i of the order a rank works on the blocks of the ranks that have the same coordinates in all earlier axes.
+    One block of the algorithm along that axis is all of those that also share a coordinate there.
     """
     for name in mesh.algorithms:
         if not _does(collective, name):

@@ -1,9 +1,9 @@
 """In the network: a switch that all ranks are linked with adds up what passes and sends the sum to everybody.
 
-A rank sends its vector up once and gets the sum once, where a ring makes it send almost twice as much; and no rank adds
-anything, so there is no gamma. In one piece the way up and the way down follow one another, 2 n beta like a ring; in k
-segments they overlap and all_reduce takes (k + 1) (alpha + n beta / k), near n beta: half of what a ring takes. The
-price holds where the switch can do it; `choreo simulate` refuses networks without one.
+A rank sends its vector up once and gets the sum once; in a ring it sends almost twice as much. No rank adds anything,
+so there is no gamma. In one piece the way down starts after the way up: 2 n beta, like a ring. In k segments they
+overlap, and all_reduce takes (k + 1) (alpha + n beta / k), near n beta: half the time of a ring. The price assumes a
+switch that can reduce; `choreo simulate` refuses networks without one.
 
 Source: R. L. Graham et al., "Scalable Hierarchical Aggregation Protocol (SHARP): a hardware architecture for efficient
 data reduction", COMHPC 2016; inside a server NVLink SHARP (NVLS), the multicast and reduction of third-generation

@@ -93,5 +93,5 @@ def all_reduce(ranks: int) -> Schedule:
 
 @algorithm("barrier", cost=Cost(alpha="2 * lg(p)"))
 def barrier(ranks: int) -> Schedule:
-    """Everybody's token to rank 0, then word from there to everybody."""
+    """Gather everybody's token at rank 0, then broadcast from there."""
     return as_collective(all_gather(ranks), "barrier")
