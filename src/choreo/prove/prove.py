@@ -28,14 +28,14 @@ __all__ = ["Proof", "prove"]
 
 # Counting every contribution at every place takes members x chunks x ranks bytes; beyond this, fingerprints.
 EXACT_BYTES = 1 << 22
-# What the places of one slice of chunks may take.
+# The memory limit of one slice of chunks.
 SLICE_BYTES, ROW_BYTES = 1 << 28, 64
-# How many times the work of a chunk that is only held one that is sent takes.
+# The work of a chunk that is sent, relative to one that is only held.
 MOVED = 4
-HELD_BYTES = 16  # beside its value: whether a place has one, should have one, and has the right one
-# Of the places that end up wrong, this many chunks are traced to find the first step that goes wrong.
+HELD_BYTES = 16  # per place besides its value: whether it has one, should have one, and has the right one
+# Trace at most this many wrong chunks to find the first step that goes wrong.
 TRACED_CHUNKS, TRACED_RANKS = 16, 4096
-# Of more places than these the slices after the first that fails are not searched for an earlier failure.
+# Beyond this many places, slices after the first failing one are not searched for an earlier failure.
 SEARCHED_PLACES = 1 << 30
 
 
@@ -161,7 +161,7 @@ def _choose(schedule: Schedule, exact: bool | None) -> Algebra:
 
 def _slices(schedule: Schedule, algebra: Algebra) -> Iterator[tuple[int, int]]:
     bytes_a_chunk = schedule.members * algebra.width * algebra.contributions.itemsize
-    # A range of chunks that must be looked at one by one takes ROW_BYTES a chunk besides.
+    # A range of chunks that must be checked one by one takes another ROW_BYTES per chunk.
     width = max(1, min(SLICE_BYTES // bytes_a_chunk, SLICE_BYTES // ROW_BYTES))
     for low in range(0, schedule.num_chunks, width):
         yield low, min(low + width, schedule.num_chunks)

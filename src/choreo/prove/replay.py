@@ -20,7 +20,7 @@ from choreo.schedule.places import check_step_agreement, in_units, meetings
 
 __all__ = ["AbsentError", "Algebra", "Counting", "Fingerprint", "replay"]
 
-# Of the type the algebra counts in: 8 bits for counts, 64 for sums modulo a prime.
+# In the algebra's own type: 8 bits for counts, 64 for sums modulo a prime.
 Values = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -39,7 +39,7 @@ class Algebra(Protocol):
 
     name: str
     width: int
-    contributions: Values  # what each member contributes, shape (members or 1, width); of a switch nothing
+    contributions: Values  # what each member contributes, shape (members or 1, width); zero for a switch
 
     def add(self, left: Values, right: Values) -> Values:
         """The sum of two held values."""
@@ -106,7 +106,7 @@ def replay(schedule: Schedule, algebra: Algebra, low: int, high: int) -> tuple[V
     transfers = 0
     for block in schedule.blocks():
         transfers += len(block)
-        # What only inputs are added into may be replayed in any order, so many small steps as one.
+        # Places that only receive sums of inputs may be replayed in any order, so join many small steps.
         free = block.reduce.all() and block.from_input.all()
         for rows in [block] if free else block.each_step():
             inside = rows if whole else _clipped(rows, low, high)
@@ -133,12 +133,12 @@ def _replay_step(
     if met is None:
         _write(flat, target, values, units.reduce, algebra)
         return
-    check_step_agreement(rows, first_chunk=low, name=name)  # so what meets in a place is added there
+    check_step_agreement(rows, first_chunk=low, name=name)  # so transfers that share a place are all reductions
     _write(flat, *_summed(target[met], values[met], units.reduce[met], algebra), algebra)
 
 
 def _summed(target: Ints, values: Values, reduce: Mask, algebra: Algebra) -> tuple[Ints, Values, Mask]:
-    """One row for each place: of those that meet, which are neighbours, each takes the next one's value, and again."""
+    """One row per place. Rows of the same place are neighbours, and are added up pairwise in rounds."""
     while True:
         row = np.arange(len(target))
         first = np.concatenate(([True], target[1:] != target[:-1]))

@@ -24,7 +24,7 @@ __all__ = ["can_be_traced", "explain_absent", "explain_wrong"]
 TRACED_ROWS, TRACED_BYTES = 1 << 17, 1 << 28
 # An explanation names at most this many ranks.
 NAMED = 4
-NEVER = -2  # before the step of an input, which is -1
+NEVER = -2  # less than the step of an input, which is -1
 
 
 @dataclass(slots=True, eq=False)
@@ -89,7 +89,7 @@ def explain_wrong(schedule: Schedule, chunk: int) -> ProofError:
     given = _origins(schedule, chunk)
     history = _replay_chunk(schedule, chunk, given)
     due = schedule.held_after(chunk, chunk + 1)[:, 0].copy()
-    made = np.full(len(due), schedule.num_steps)  # the step of each member's value, of one without any the last
+    made = np.full(len(due), schedule.num_steps)  # the step that made each member's value; num_steps if it has none
     for member, values in history.values.items():
         made[member] = values[-1].step
         due[member] &= not (values[-1].counts == 1).all()
@@ -148,7 +148,7 @@ def _replay_chunk(schedule: Schedule, chunk: int, given: list[int]) -> _History:
         history.inputs[rank] = _Value(counts, rank, schedule.member_name(rank))
         history.values[rank] = [history.inputs[rank]]
     for _, rows in itertools.groupby(_transfers_of(schedule, chunk), key=lambda row: row[0]):
-        made: dict[int, list[_Value]] = {}  # what the step writes is not there before its end
+        made: dict[int, list[_Value]] = {}  # what the step writes becomes visible at its end
         for step, src, dst, reduce, from_input in rows:
             source = history.inputs.get(src) if from_input else history.at(src)
             assert source is not None, "an absent value is reported before this"
@@ -181,12 +181,12 @@ def _doubled(held: _Value, place: int, given: list[int], chunk: int) -> ProofErr
 
 
 def _missing(schedule: Schedule, history: _History, held: _Value, *, place: int, chunk: int) -> ProofError:
-    """Go back through what the value was made of to where the contribution was not waited for, or overwritten."""
+    """Go back through the value's history to where the contribution was sent too late, or overwritten."""
     made_of, contributor = _ancestry(held), history.givers[place]
     overwritten = _overwritten(history, made_of, held, chunk)
     if overwritten is not None:
         return overwritten
-    with_it: dict[int, list[_Value]] = {}  # what each member held that has the contribution
+    with_it: dict[int, list[_Value]] = {}  # the values of each member that contain the contribution
     for value, source in made_of:
         if value.from_input:
             continue  # an input never gets anybody else's contribution, however long one waits
@@ -198,7 +198,7 @@ def _missing(schedule: Schedule, history: _History, held: _Value, *, place: int,
             continue
         reaches = f"only in step {later[0].step}" if later[0].step > value.step else "only in that same step"
         complete = next((v for v in later if (v.counts == 1).all()), None)
-        if complete is not None and value is held and value.reduced:  # a part of the sum, as it should be then
+        if complete is not None and value is held and value.reduced:  # then it is rightly a partial sum
             story = (
                 f"step {complete.step}: {source.holder} gets chunk {chunk} complete, but does not send it on to "
                 f"{held.holder}, to which it last sent it in step {value.step}, without the contribution of rank "
@@ -210,7 +210,7 @@ def _missing(schedule: Schedule, history: _History, held: _Value, *, place: int,
             f"contribution of rank {contributor}, which reaches it {reaches} and is not sent on"
         )
         return _miss(story, value.step, source.rank, chunk, contributor)
-    # What the wanted place itself once had, even if the value that replaced it was replaced in turn.
+    # Earlier values of the place itself, even if what replaced them was replaced in turn.
     at_place = [(value, value.source) for value in history.values[held.rank] if value.source is not None]
     once_there = _overwritten(history, at_place, held, chunk)
     return once_there or _dead_end(schedule, history, held, chunk)
@@ -219,7 +219,7 @@ def _missing(schedule: Schedule, history: _History, held: _Value, *, place: int,
 def _overwritten(
     history: _History, transfers: list[tuple[_Value, _Value]], held: _Value, chunk: int
 ) -> ProofError | None:
-    """The first of these transfers that was stored over a value with a contribution that is missing in the end."""
+    """The first of these transfers that overwrote a value with a contribution that is missing at the end."""
     missing = held.counts == 0
     for value, source in sorted(transfers, key=lambda pair: (pair[0].step, pair[0].rank)):
         if value.reduced or value.before is None:
