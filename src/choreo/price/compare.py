@@ -38,7 +38,7 @@ class WinningRange(Result):
 
     @property
     def label(self) -> str:
-        """The algorithm, with the axes it was built along where there are any."""
+        """The algorithm, with the axes it was built along, if any."""
         return algorithm_label(self.algorithm, self.axes)
 
     def summary(self) -> str:
@@ -60,7 +60,7 @@ class _Line:
 def compare(
     schedules: Iterable[Schedule | Profile], size_bytes: float | str, cost_model: CostModel, *, ports: str = "one"
 ) -> list[Price]:
-    """The prices of several schedules, cheapest first; of equals, the one with the smaller fan-in.
+    """The prices of several schedules, cheapest first; ties go to the smaller fan-in.
 
     >>> from choreo import build
     >>> names = ("ring", "naive", "recursive_doubling")

@@ -17,7 +17,7 @@ __all__ = ["CostModel", "Price", "check_cost_model", "price", "price_of"]
 
 @dataclass(frozen=True, slots=True, init=False)
 class CostModel:
-    """The three constants of the alpha-beta-gamma model: seconds a message, bytes a second, seconds a reduced byte.
+    """The constants of the alpha-beta-gamma model: seconds per message, bytes per second, seconds per reduced byte.
 
     Each may be text with its unit. It is read once: the fields are numbers.
 
@@ -38,7 +38,7 @@ class CostModel:
 
     @property
     def beta_s_per_byte(self) -> float:
-        """Seconds a byte on the wire."""
+        """Seconds per byte on the wire."""
         return 1.0 / self.bandwidth_bytes_per_s
 
 
@@ -89,7 +89,7 @@ class Price(Result):
 
     @property
     def label(self) -> str:
-        """The algorithm, with the axes it was built along where there are any."""
+        """The algorithm, with the axes it was built along, if any."""
         return algorithm_label(self.algorithm, self.axes)
 
     def summary(self) -> str:
@@ -138,10 +138,10 @@ def price(
 ) -> Price:
     """The price of a schedule for a collective of `size_bytes`.
 
-    With `ports="one"` the messages at a rank's port in one step follow one another; with "all" there is a port to every
-    peer and the largest message decides; with "read" ranks share memory, and each reads what it receives. A switch that
-    reduces always has a port to every peer, and adds for nothing. Where ranks share `cores` besides memory, a step
-    takes at least what all of them have to do in it, over the cores.
+    With `ports="one"` the messages at a rank's port in one step go one after another. With "all" there is a port to
+    every peer, and the largest message counts. With "read" ranks share memory, and each reads what it receives. A
+    switch that reduces always has a port to every peer, and adds at no cost. If ranks also share `cores`, a step takes
+    at least the work of all ranks divided by the cores.
 
     >>> from choreo import build
     >>> cost = price(build("all_reduce", "ring", 4), "1MB", CostModel("5us", "50GB/s"))

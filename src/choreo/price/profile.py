@@ -5,9 +5,9 @@ In one step a rank's ports carry messages out and in, and what it receives may b
     M alpha + B n beta + R n gamma
 
 with M messages and B n bytes at the busier of its two ports and R n reduced bytes; the step takes as long as its
-slowest rank. Which rank and port that is depends on the link and on n, so a step is kept as its few candidates: those
-(M, B, R) that no other exceeds in all three. Steps with the same candidates are counted, not repeated. Shares of n are
-exact: whole numbers over one denominator.
+slowest rank. Which rank and port is slowest depends on the link and on n, so a step is stored as its few candidates:
+those (M, B, R) that no other exceeds in all three. Steps with the same candidates are counted, not repeated. Shares of
+n are exact: integers over one denominator.
 
 A switch that reduces always has a port to every peer, and adds as fast as bytes arrive. So only its largest message
 counts, and it has no gamma.
@@ -16,8 +16,8 @@ Where ranks share memory (`ports="read"`) sending is free: a rank reads its mess
 another. It waits once per step, until everything has arrived, so M is 1 for any number of messages. In the end it
 copies its own part of the input to its result, unless the collective works in place.
 
-Where they share cores as well (`cores`, fewer than the ranks) a step takes at least as long as the cores need for what
-all ranks have to do in it: a candidate more, whose terms are the sums of all ranks' over the number of cores.
+If they share cores as well (`cores`, fewer than the ranks), a step takes at least as long as the cores need for the
+work of all ranks. This adds a candidate, whose terms are the sums over all ranks divided by the number of cores.
 """
 
 from __future__ import annotations
@@ -84,15 +84,15 @@ class Profile:
 
     @property
     def label(self) -> str:
-        """The algorithm, with the axes it was built along where there are any."""
+        """The algorithm, with the axes it was built along, if any."""
         return algorithm_label(self.algorithm, self.axes)
 
 
 def profile(schedule: Schedule, ports: str = "one", *, cores: int | None = None) -> Profile:
     """Count the work of the ranks in every step.
 
-    `ports` is "one" for each direction, "all", one to every peer, or "read": memory that all ranks share. `cores`,
-    where it is given, is how many the ranks share.
+    `ports` is "one" (one port per direction), "all" (a port to every peer) or "read" (all ranks share memory). `cores`,
+    if given, is how many cores the ranks share.
 
     >>> from choreo import build
     >>> profile(build("all_reduce", "ring", 4)).num_steps
@@ -137,7 +137,7 @@ def profile(schedule: Schedule, ports: str = "one", *, cores: int | None = None)
 
 
 def _kept(schedule: Schedule, cores: int | None) -> float:
-    """The weight that a rank copies from its input to its result, or all ranks that share the cores."""
+    """The most weight that a rank copies from its input to its result, or the load per core if that is more."""
     contract, ranks = schedule.contract, schedule.ranks
     if contract.reduces or (contract.after is Layout.EVERYWHERE and contract.before is Layout.ROOT):  # in place
         return 0
@@ -151,8 +151,8 @@ def _kept(schedule: Schedule, cores: int | None) -> float:
 class _Block:
     """Some whole steps, as flat arrays with one entry for each step and member.
 
-    Where most members idle in most steps only the entries that occur are kept; `starts` is where each step begins, and
-    `of_switch` marks the entries of switches, None where there are none.
+    If most members idle in most steps, only the entries that occur are kept. `starts` is where each step begins.
+    `of_switch` marks the entries of switches; it is None if there are none.
     """
 
     def __init__(self, rows: Transfers, sizes: Ints, devices: int, members: int) -> None:
@@ -196,7 +196,7 @@ class _Block:
         """Add each step's candidates to the count."""
         busy = (self.in_port, self.in_port) if ports == "read" else (self.out_port, self.in_port)
         sides = [(*self._port(port, ports), self.reduced) for port in busy]
-        # Nearly always one candidate has the most of everything, and is the slowest on any link.
+        # Nearly always one candidate has the maximum of all three terms, and is the slowest on any link.
         most = np.maximum(*(np.stack([np.maximum.reduceat(v, self.starts) for v in side]) for side in sides))
         lengths = np.diff(np.append(self.starts, self.entries))
         highest = np.repeat(most, lengths, axis=1)
