@@ -33,8 +33,8 @@ __all__ = [
 ]
 
 MAX_LINKS = 1 << 26
-LEAST, MOST = 1e-300, 1e300  # of a bandwidth or latency
-# What a link and a node with a name take in memory, with what is made of them on the way.
+LEAST, MOST = 1e-300, 1e300  # limits of a bandwidth or latency
+# The memory of a link and of a named node, intermediate arrays included.
 LINK_BYTES, NODE_BYTES = 160, 400
 
 # A module's function with some arguments bound, so that a topology can be pickled.
@@ -45,9 +45,9 @@ Router = Callable[[Ints, Ints, Ints, str], Paths]
 class Block:
     """Ports 0 to `size` - 1, switches after them, links between, and the paths from port to port.
 
-    `route(a, b, key, routing)` gives the paths from ports a to ports b; `key` tells messages apart that a hash may send
-    different ways. `reduces` marks the switches that can add and multicast what passes; `medium` says what the links
-    are (nvlink, network, pcie) where that is known; `text` writes the block as one types it.
+    `route(a, b, key, routing)` gives the paths from ports a to ports b; hashed routing uses `key` to choose among equal
+    paths. `reduces` marks the switches that can reduce and multicast. `medium` says what the links are (nvlink,
+    network, pcie), if known. `text` is the block in the topology language.
     """
 
     kind: str
@@ -66,7 +66,7 @@ class Block:
         return self.size + self.switches
 
     def with_overhead(self, overhead_s: float | str, message_rate: float | str | None = None) -> Block:
-        """The same, where a message takes time of its sender and receiver, and each can handle only so many a second.
+        """The same block with an overhead per message at sender and receiver, and a limit on messages per second.
 
         >>> ring(4, "50GB/s", "1us").with_overhead("500ns", "100M/s").links.gap_s.tolist()[0]
         1e-08
@@ -77,7 +77,7 @@ class Block:
 
 
 def ring(size: int, bandwidth_bytes_per_s: float | str, latency_s: float | str) -> Block:
-    """A ring: link i goes from i to i + 1, link size + i from i to i - 1. Of two ports: one link each way.
+    """A ring: link i goes from i to i + 1, link size + i from i to i - 1. Two ports have one link each way.
 
     >>> len(ring(4, "200GB/s", "50ns").links)
     8
@@ -148,8 +148,8 @@ def switch(
 ) -> Block:
     """A switch: link i goes from port i up to it, link size + i down to port i.
 
-    An oversubscribed one can move only the ports' bandwidth divided by `oversubscribed` from its inputs to its
-    outputs: two nodes with one link between them, the last in number.
+    An oversubscribed switch can move only the ports' bandwidth divided by `oversubscribed` from its inputs to its
+    outputs. It is two nodes joined by one link, the last in number.
 
     >>> switch(8, "50GB/s", "1us", reduces=True).switches
     1
@@ -198,7 +198,7 @@ def graph(
 def _shortest(
     a: Ints, b: Ints, key: Ints, routing: str, *, size: int, switches: int, links: Links, names: tuple[str, ...]
 ) -> Paths:
-    # In a product of blocks the same two ports come up once for every line of devices.
+    # In a product of blocks the same pair of ports appears once for every line of devices.
     pairs, which = np.unique(a * size + b, return_inverse=True)
     paths = shortest_paths(links, size + switches, pairs // size, pairs % size, routing)
     if isinstance(paths, tuple):
@@ -218,7 +218,7 @@ def _nowhere(a: Ints, b: Ints, key: Ints, routing: str) -> Paths:
 
 
 def check_links(name: str, devices: int, links: int) -> None:
-    """Refuse a network that cannot be held, or that is beyond the limit on what a text or file may ask for.
+    """Refuse a network that does not fit in memory, or exceeds the limit for a text or file.
 
     >>> check_links("a ring", devices=8, links=16)
     """
@@ -240,7 +240,7 @@ def link_figures(
 
 
 def one_link(bandwidth_bytes_per_s: float | str, latency_s: float | str, of: str = "") -> tuple[float, float]:
-    """The bandwidth and latency of a link as numbers; those that no link has are refused.
+    """The bandwidth and latency of a link as numbers; impossible values are refused.
 
     >>> one_link("50GB/s", "1us")
     (50000000000.0, 1e-06)
@@ -254,7 +254,7 @@ def one_link(bandwidth_bytes_per_s: float | str, latency_s: float | str, of: str
 
 
 def message_figures(overhead_s: float | str, message_rate: float | str | None, of: str = "") -> tuple[float, float]:
-    """The overhead of a message and the least time between two of them, in seconds.
+    """The overhead of a message and the least time between two messages, in seconds.
 
     >>> message_figures("1us", "200M/s")
     (1e-06, 5e-09)

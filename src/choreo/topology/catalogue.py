@@ -19,12 +19,12 @@ __all__ = ["get_topology", "list_topologies", "machine_file"]
 
 CATALOGUE = Path(__file__).parent / "catalogue"
 SUFFIXES = (".json", ".toml", ".xml")
-# What stands for the number of nodes in a file's text, or for a multiple of it.
+# The placeholder for the number of nodes in a file's text, or for a multiple of it.
 NODES = re.compile(r"\{(?:([0-9]{1,6})\*)?nodes\}")
 
 
 def get_topology(text: str | Path | Topology) -> Topology:
-    """A topology from what people type: blocks, a machine's name, `hgx-h100:4`, or the path of a file.
+    """A topology from its text: blocks, a machine's name such as `hgx-h100:4`, or the path of a file.
 
     >>> get_topology("hgx-h100:4").num_devices
     32

@@ -44,7 +44,7 @@ Ends = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class DescribedTopology:
-    """A topology and the files that say what is known of it: its own, or those of the machines in its text."""
+    """A topology and the files that describe it: its own, or those of the machines in its text."""
 
     topology: Topology
     files: tuple[TopologyFile, ...]
@@ -235,7 +235,7 @@ def _one_or_both(figures: Ends) -> float | list[float]:
 
 
 def rate_of_gap(gap_s: float) -> float | None:
-    """Messages a second; None where their number is not limited."""
+    """Messages per second; None if there is no limit."""
     return 1 / gap_s if gap_s else None
 
 

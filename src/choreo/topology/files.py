@@ -1,6 +1,6 @@
 """Topologies in files: JSON or TOML, one format for a user's own network and for the catalogue.
 
-A file gives either a text in the language of blocks, or a graph, and perhaps what lies beyond that graph:
+A file gives either a text in the topology language, or a graph, and optionally how copies of that graph are joined:
 
     name = "four"                               what it is called
     topology = "ring(4, 50GB/s, 500ns)"         a text; {nodes} stands for the number after the colon in name:4, and

@@ -1,9 +1,9 @@
 """A directed graph as NumPy columns, and shortest paths through it.
 
-Ports come first (nodes 0 to `ports` - 1), switches after them. A link whose bandwidth is zero is there but carries
-nothing, so no path takes it. Where several paths are equally short the load is *spread*: every node divides what it
-forwards among its shortest next links in proportion to what the ways behind them can carry; or *hashed*: each pair of
-ends keeps to one path, drawn by a hash of the two.
+Ports come first (nodes 0 to `ports` - 1), switches after them. A link of zero bandwidth is down: no path uses it. If
+several paths are equally short the load is either *spread* or *hashed*. Spread: every node divides what it forwards
+among its next links on shortest paths, in proportion to the capacity behind them. Hashed: each pair of ends uses one
+path, chosen by a hash of the pair.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 
 ROUTINGS = ("spread", "hashed")
 UNREACHABLE = np.iinfo(np.int32).max
-# Distances that are held at once, so that a large network is searched for a few targets at a time.
+# Distances in memory at once, so that a large network is searched for a few targets at a time.
 MAX_DISTANCES = 1 << 24
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Links:
-    """Directed links, one NumPy column a field: node numbers, bytes a second, seconds.
+    """Directed links, one NumPy column per field: node numbers, bytes per second, seconds.
 
-    `overhead_s` is the time that a message over the link takes of the device that sends it, and of the one that
-    receives it; `gap_s` is the least time between two such messages, 1 / the message rate. Left out, they are zero.
+    `overhead_s` is the time that a message over the link costs its sender, and its receiver. `gap_s` is the least time
+    between two such messages, 1 / the message rate. Both default to zero.
     """
 
     src: Ints
@@ -75,8 +75,8 @@ class Links:
 class Paths:
     """Which links each of n messages crosses: a row per message, padded with -1, in the order they are crossed.
 
-    `share` is the part of the message that crosses each link, None if it is always the whole message. `latency_s` is
-    the latency of the slowest way.
+    `share` is the fraction of the message that crosses each link, None if it is always the whole message. `latency_s`
+    is the latency of the slowest path.
     """
 
     links: Ints
@@ -85,7 +85,7 @@ class Paths:
 
     @staticmethod
     def single(links: Ints, latency_s: Floats) -> Paths:
-        """One path a message, with the links' latencies given by link."""
+        """One path per message; `latency_s` has the latency of each link."""
         if not len(latency_s):
             return Paths(links, None, np.zeros(len(links)))
         return Paths(links, None, np.where(links >= 0, latency_s[links], 0.0).sum(axis=1))
@@ -100,7 +100,7 @@ def hashed_index(src: Ints, dst: Ints, choices: npt.ArrayLike) -> Ints:
 
 
 def distances_to(links: Links, nodes: int, targets: Ints) -> npt.NDArray[np.int32]:
-    """How many links away every node (rows) is from each target (columns): all searched at once, breadth first."""
+    """The distance in links from every node (rows) to each target (columns), by one breadth-first search."""
     alive = np.flatnonzero(links.bandwidth_bytes_per_s > 0)
     alive = alive[np.argsort(links.dst[alive], kind="stable")]
     before = links.src[alive]
@@ -156,7 +156,7 @@ def _leaving(links: Links, nodes: int) -> list[list[int]]:
 def _walk(
     links: Links, leaving: list[list[int]], away: npt.NDArray[np.int32], ends: tuple[int, int], routing: str
 ) -> tuple[list[int], list[float], float]:
-    """The links from one end to the other, the part of the load on each, and the latency of the slowest way."""
+    """The links from one end to the other, the fraction of the load on each, and the latency of the slowest path."""
     src, dst = ends
     carries = _capacities(links, leaving, away, ends) if routing == "spread" else {}
     load, late = {src: 1.0}, {src: 0.0}
@@ -198,7 +198,7 @@ def _capacities(
 
 
 def _by_head(links: Links, onward: list[int], carries: dict[int, float]) -> dict[int, float]:
-    """What can be sent on to each next node: the lesser of what the links to it carry and what it can forward."""
+    """The capacity through each next node: the lesser of what the links to it carry and what it can forward."""
     wide: dict[int, float] = {}
     for link in onward:
         head = int(links.dst[link])
@@ -207,7 +207,7 @@ def _by_head(links: Links, onward: list[int], carries: dict[int, float]) -> dict
 
 
 def _weights(links: Links, onward: list[int], carries: dict[int, float]) -> list[float]:
-    """The part of a load that each next link takes; links to the same node share by their bandwidth."""
+    """The fraction of the load on each next link; links to the same node share by their bandwidth."""
     if len(onward) == 1:
         return [1.0]
     ways = _by_head(links, onward, carries)

@@ -5,9 +5,9 @@
     sizes     = number ("x" number)*            several for mesh, torus and fat_tree
     option    = "overhead=1us" | "message_rate=200M/s" | "oversubscribed=4" | "spines=2" | "medium=nvlink" | "reduces"
 
-The number after the colon of a machine is how many of its nodes there are; without it there are as many as its file
-says. A block without a bandwidth has links of 1 GB/s, and without a latency of none: the unit links of theory. Without
-an overhead and a message rate, messages cost a device nothing.
+The number after a machine's colon is its number of nodes; the default is in the machine's file. The default bandwidth
+of a block is 1 GB/s, and the default latency is zero: the unit links of theory. Without an overhead and a message rate,
+messages cost a device nothing.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _tree(call: _Call) -> list[Block]:
     return [fat_tree(call.sizes, call.bandwidth, call.latency, oversubscribed=oversubscribed, spines=int(spines))]
 
 
-# The kinds of blocks, what makes them, and the options each takes beside those of any block.
+# The kinds of blocks, their constructors, and the options of each besides the common ones.
 KINDS: dict[str, tuple[Callable[[_Call], list[Block]], tuple[str, ...]]] = {
     "ring": (_rings, ()),
     "torus": (_rings, ()),
@@ -119,7 +119,7 @@ def parse_blocks(text: str, machine: Machine) -> list[Block]:
 
 
 def _factors(text: str) -> list[str]:
-    """The text cut at each x that stands between blocks, not inside a pair of brackets or a word."""
+    """The text split at each x between blocks, not inside brackets or a word."""
     parts = re.split(r"(?<=[\s)])x(?=[\s]|[A-Za-z_]+\s*\()(?![^(]*\))", text.strip())
     factors = [part.strip() for part in parts]
     if not all(factors):
@@ -159,7 +159,7 @@ def _charged(blocks: list[Block], call: _Call) -> list[Block]:
 
 
 def _check_links(call: _Call, kind: str, inner: int) -> None:
-    """Refuse blocks that have more links than can be held, before they are made; `inner` devices are before them."""
+    """Refuse blocks with too many links before they are made; there are `inner` devices in the blocks before."""
     devices = math.prod(call.sizes) * inner
     if devices > MAX_DEVICES:
         raise UsageError(f"{call.text} has more than {MAX_DEVICES} devices, with the blocks before it; use fewer")

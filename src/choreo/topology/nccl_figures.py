@@ -1,9 +1,9 @@
-"""What the links of NCCL's topology files carry, in bytes a second and direction, and how long they take.
+"""Bandwidths, in bytes per second and direction, and latencies of the links in NCCL's topology files.
 
-PCI and CPU to CPU are what NCCL counts on (2.30, src/graph/topo.h and topo.cc). NVLink is what the links can carry,
-25 GB/s each from V100 to H100 and 50 GB/s from B200 on; NCCL counts on a fifth less. The files have no
-latencies: those here are estimates from NCCL's tuning (src/graph/tuning.cc, hwLatencies, protocol LL), less what a
-message costs the GPUs at both ends.
+PCI and CPU-to-CPU figures are those that NCCL assumes (2.30, src/graph/topo.h and topo.cc). NVLink figures are those of
+the hardware, 25 GB/s per link from V100 to H100 and 50 GB/s from B200 on; NCCL assumes a fifth less. The files have no
+latencies: those here are estimates from NCCL's tuning (src/graph/tuning.cc, hwLatencies, protocol LL), minus the
+overhead of a message at both GPUs.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ __all__ = [
 ]
 
 GB = 1e9
-# To write a flag or to see one; an estimate.
+# The time to write a flag, or to see one; an estimate.
 OVERHEAD_S = 100e-9
-# 0.6 us for a step over NVLink, here over the two links through an NVSwitch; 1 us over PCI, here over the four links
-# from GPU to GPU below one PCI switch.
+# 0.6 us for a step over NVLink, here two links through an NVSwitch. 1 us for a step over PCI, here the four links from
+# GPU to GPU below one PCI switch.
 NVLINK_LATENCY_S, PCI_LATENCY_S = 200e-9, 200e-9
 LOCAL_BYTES_PER_S = 5000 * GB
 
-# By the least compute capability; GA102 (86) has slower links than its neighbours.
+# By minimum compute capability; GA102 (86) has slower links than its neighbours.
 _NVLINK_GB = ((100, 50.0), (87, 25.0), (86, 14.0625), (70, 25.0), (60, 20.0))
 # A lane of PCI in 100 Mb/s, by its GT/s; a virtual machine may know neither speed nor width.
 _PCI_LANE = {2.5: 15, 5.0: 30, 8.0: 60, 16.0: 120, 32.0: 240, 64.0: 480}
 _PCI_LANE_UNKNOWN, _PCI_LANES_UNKNOWN = 60, 16
-# Between CPUs: of Intel by the least model of family 6 (Emerald Rapids, Sapphire Rapids, Skylake, before).
+# Between CPUs: Intel by minimum model of family 6 (Emerald Rapids, Sapphire Rapids, Skylake, before).
 _INTEL_GB = ((0xCF, 40.0), (0x8F, 22.0), (0x55, 10.0), (0, 6.0))
 _CPU_GB = {"AuthenticAMD": 16.0, "CentaurHauls": 6.0, "  Shanghai  ": 6.0, "arm64": 6.0, "ppc64": 32.0}
 _CPU_UNKNOWN_GB = 10.0  # a guess

@@ -15,10 +15,10 @@
       </cpu>
     </system>
 
-GPUs become devices, in order of rank. CPUs, PCI switches, NICs and networks become switches called as in NCCL's log
-(CPU/0, PCI/1000, NIC/c000, NET/0), and so does the one NVSwitch, NVS/0, that all links to NVSwitches end at. A GPU's
-own PCI port and its link to a Grace CPU are nodes too (PCI/7000, C2C/7000): routes are shortest in links, and so a way
-over NVLink is always shorter than one over PCI. A file may hold several hosts that share their NVSwitches.
+GPUs become devices, in order of rank. CPUs, PCI switches, NICs and networks become switches, named as in NCCL's log
+(CPU/0, PCI/1000, NIC/c000, NET/0). All NVSwitches become one switch, NVS/0. A GPU's own PCI port and its link to a
+Grace CPU are nodes too (PCI/7000, C2C/7000): routes are shortest in links, so a path over NVLink is always shorter than
+one over PCI. A file may hold several hosts that share their NVSwitches.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ MAX_FILE_BYTES = 16 << 20
 MAX_SWITCHES, MAX_CPUS, MAX_DEPTH = 8192, 256, 64
 
 NVSWITCH = "NVS/0"
-# PCI classes, by how they start: of a GPU (any display controller), a NIC, an NVSwitch, and Power's link to its CPU.
+# Prefixes of PCI classes: a GPU (any display controller), a NIC, an NVSwitch, and Power's link to its CPU.
 GPU_CLASS, NIC_CLASS, NVSWITCH_CLASS, POWER_CLASS = "0x03", "0x02", "0x068000", "0x068001"
 
 
 @dataclass(frozen=True, slots=True)
 class _Element:
-    """An XML element, and what messages call it."""
+    """An XML element, and its name in error messages."""
 
     xml: ElementTree.Element
     where: str
@@ -71,7 +71,7 @@ class _Element:
         return TopologyError(f"{self.file}: {self.where} {what}")
 
     def child(self, xml: ElementTree.Element, named: str | None = None) -> _Element:
-        """An element inside this one, called by an attribute of its own or after this one."""
+        """A child of this element, named by its own attribute or after this element."""
         name = "" if named is None else f" {named}={shown(xml.get(named, '')[:40])}"
         return _Element(xml, f"<{shown(xml.tag)}{name}>" + ("" if named else f" in {self.where}"), self.file, self.size)
 
@@ -116,7 +116,7 @@ class _Gpu:
     cpu: str
     kind: str
     dev: int
-    rank: int  # -1 where the file does not say
+    rank: int  # -1 if the file does not say
 
     @property
     def name(self) -> str:
@@ -141,7 +141,7 @@ class _Machine:
         return name
 
     def join(self, here: str, there: str, bandwidth: float, latency: float) -> None:
-        """A link from here to there, or more bandwidth on the one that is there."""
+        """Add a link from here to there, or bandwidth to the existing one."""
         before = self.links.get((here, there), (0.0, 0.0))[0]
         self.links[here, there] = (before + bandwidth, latency)
 
@@ -186,7 +186,7 @@ def read_nccl_xml(path: Path) -> Topology:
 
 def _parsed(path: Path) -> _Element:
     text = read_text(path, MAX_FILE_BYTES, "a topology of NCCL's", TopologyError)
-    if "\0" in text:  # the parser would take it for UTF-16, and find a DTD in it that is not seen here
+    if "\0" in text:  # the parser would read it as UTF-16, and could find a DTD that this check misses
         raise TopologyError(f"{shown(path)} is not text in UTF-8")
     # Entities can grow without bound, or name other files; without a DTD there are none.
     if re.search(r"<!\s*(DOCTYPE|ENTITY)", text, re.IGNORECASE):
@@ -217,7 +217,7 @@ def _read_cpu(machine: _Machine, cpu: _Element, cpus: dict[int, list[tuple[str, 
 
 
 def _read_pci(machine: _Machine, pci: _Element, host: int, above: list[str]) -> None:
-    """A PCI switch and all below it, a GPU or a NIC; `above` are the nodes over it, its CPU the first."""
+    """Read a PCI switch and all below it, a GPU or a NIC; `above` are the nodes above it, its CPU first."""
     bus, kind = pci.bus("busid"), pci.text("class")
     lanes, speed = pci.whole("link_width"), pci.text("link_speed")
     if lanes < 0 or lanes > 64:
@@ -246,10 +246,10 @@ def _read_pci(machine: _Machine, pci: _Element, host: int, above: list[str]) -> 
 def _read_nic(machine: _Machine, nic: _Element, host: int, name: str) -> None:
     for xml in nic.xml.iterfind("net"):
         if xml.get("dev") is None:
-            continue  # not part of the machine, as NCCL has it
+            continue  # NCCL does not count it as part of the machine
         net = nic.child(xml, "name")
         there = _name("NET", host, str(net.whole("dev")))
-        machine.switches.setdefault(there)  # a socket's is listed below every CPU
+        machine.switches.setdefault(there)  # a socket network is listed below every CPU
         machine.join_both_ways(name, there, net_bandwidth(net.whole("speed", 0)), net.microseconds("latency"))
 
 

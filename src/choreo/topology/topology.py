@@ -27,9 +27,9 @@ PAIRS_AT_ONCE = 1 << 16
 class Routes:
     """The links that each of n messages crosses: those of message i are links[offsets[i] : offsets[i + 1]].
 
-    `share` is the part of the message on each of them. `latency_s` is the latency of the slowest way.
+    `share` is the fraction of the message on each link. `latency_s` is the latency of the slowest path.
     `bandwidth_bytes_per_s` is what a message gets if it has all of its links to itself. `overhead_s` and `gap_s` are
-    those of the link that costs a device most.
+    the largest of any link on the route.
     """
 
     offsets: Ints
@@ -45,11 +45,11 @@ class Routes:
 class Topology:
     """A network: a graph of devices and switches with directed links.
 
-    Nodes are numbered, devices first. A topology is composed of blocks, one a dimension, the first innermost: device
+    Nodes are numbered, devices first. A topology is composed of blocks, one per dimension, the first innermost: device
     d has the coordinates d % size[0], d // size[0] % size[1], ... and its own ports in each dimension. A graph that is
-    not regular is one block. `links` are those of the first block's copies, then of the second's, and so on.
+    not regular is one block. `links` lists the copies of the first block's links, then those of the second, and so on.
 
-    `slowdown` is by how much each device is slower than it should be; `device` names the accelerator where it is known.
+    `slowdown` is the factor by which each device is slower than normal. `device` names the accelerator, if known.
     """
 
     name: str
@@ -88,7 +88,7 @@ class Topology:
 
     @property
     def reduces(self) -> Bools:
-        """Which nodes are switches that can add and multicast what passes through them."""
+        """Which nodes are switches that can reduce and multicast."""
         marks = [np.zeros(self.num_devices, np.bool_)]
         marks += [np.tile(block.reduces, self.num_devices // block.size) for block in self.blocks]
         return np.concatenate(marks)
@@ -141,10 +141,10 @@ class Topology:
         return f"0 to {self.num_devices - 1}"
 
     def routes(self, src: Ints, dst: Ints) -> Routes:
-        """The routes from devices src to devices dst: dimension by dimension, the first first, shortest in each.
+        """The routes from devices src to devices dst: dimension by dimension in order, shortest in each.
 
-        Where such a route would cross a link of no bandwidth, the shortest way around is taken; where there is none,
-        that is an error. A route from or to a switch is the shortest: the link between the two, where there is one.
+        If such a route would cross a link of zero bandwidth, the shortest detour is taken; having none is an error. A
+        route from or to a switch is the shortest: the link between the two, if there is one.
         """
         starts = range(0, len(src), PAIRS_AT_ONCE)
         parts = [self._routes(src[at : at + PAIRS_AT_ONCE], dst[at : at + PAIRS_AT_ONCE]) for at in starts]
@@ -173,7 +173,7 @@ class Topology:
         return self._scaled(chosen, factor)
 
     def with_slow_device(self, device: int, times: float) -> Topology:
-        """The same with a device that is `times` slower: its links in and out, and what it reduces."""
+        """The same with a device that is `times` slower: its links in and out, and its reductions."""
         if not (math.isfinite(times) and times > 0):
             raise UsageError(f"a device is slower by a factor of more than 0, not {times:g}")
         if not 0 <= device < self.num_devices:
@@ -201,7 +201,7 @@ class Topology:
         """The routes of a few pairs at once."""
         at_switch = np.maximum(src, dst) >= self.num_devices
         if at_switch.any():
-            # Paths between devices first, with empty paths for the pairs that have a switch; then those.
+            # First the paths between devices, with empty paths for pairs that have a switch; then those pairs.
             paths = self._by_dimension(np.where(at_switch, 0, src), np.where(at_switch, 0, dst))
             paths = _replaced(paths, at_switch, self._at_switches(src[at_switch], dst[at_switch]))
         elif self._is_changed_graph:

@@ -23,10 +23,10 @@ def fat_tree(
     oversubscribed: float = 1.0,
     spines: int = 1,
 ) -> Block:
-    """Levels of switches: sizes[0] ports a leaf, sizes[1] leaves a group, and so on.
+    """Levels of switches: sizes[0] ports per leaf, sizes[1] leaves per group, and so on.
 
-    Above the leaves every group has `spines` switches, each linked to every switch of the groups below. What goes up
-    from a leaf is the bandwidth of its ports divided by `oversubscribed`; further up nothing more is lost.
+    Above the leaves every group has `spines` switches, each linked to every switch of the groups below. A leaf's uplink
+    bandwidth is that of its ports divided by `oversubscribed`; higher levels are not oversubscribed further.
 
     >>> fat_tree((8, 4), "50GB/s", "1us", spines=2).switches
     6
@@ -64,10 +64,10 @@ def _up_and_down(a: Ints, b: Ints, key: Ints, routing: str, *, tree: _Tree, late
 
 
 class _Tree:
-    """Where a fat tree's switches and links are numbered.
+    """The numbering of a fat tree's switches and links.
 
-    Switches by level, group and plane. Links: up and down at the ports; then, level by level, for every group below
-    the upper switches' level, plane below and plane above, first all that go up and then all that go down.
+    Switches are ordered by level, group and plane. Links start with those at the ports, up, then down. Then each level
+    follows: by group below, plane below and plane above, first all links up and then all links down.
     """
 
     def __init__(self, sizes: tuple[int, ...], spines: int) -> None:
@@ -125,7 +125,7 @@ class _Tree:
         return level
 
     def paths(self, a: Ints, b: Ints, key: Ints, routing: str) -> tuple[Ints, Floats | None]:
-        """The links from ports a to ports b, up and down again, and the part of a message on each."""
+        """The links from ports a to ports b, up and down again, and the fraction of a message on each."""
         meeting, same = self.meeting(a, b), a == b
         spread = routing == "spread" and self.spines > 1
         up: list[tuple[Ints, float]] = [(np.where(same, -1, a), 1.0)]

@@ -1,4 +1,4 @@
-"""Where ranks are on a network, and what is slow there, as people write it on the command line and in sweeps."""
+"""Parse placements, slow links and slow ranks, as written on the command line and in sweeps."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _assignment(text: str, option: str, example: str) -> tuple[str, float]:
 
 
 def _ends(topology: Topology, text: str) -> list[tuple[int, int]]:
-    """The directions meant by `A->B` (one), `A-B` (both) or `A` (all of a switch); a name may contain a dash."""
+    """The links meant by `A->B` (one way), `A-B` (both ways) or `A` (all of a switch); a name may contain a dash."""
     if "->" in text:
         here, _, there = text.partition("->")
         return [(topology.find_node(here.strip()), topology.find_node(there.strip()))]
