@@ -1,7 +1,7 @@
 """What NCCL would do: its choice of algorithm, protocol and channels on a system, and the time it would take.
 
-`nccl_choice` answers for one collective. A system comes from figures (`NcclSystem.from_figures`) or from the words of a
-table (`read_system`). `choreo.validate.nccl` holds the model to published measurements.
+`nccl_choice` answers for one collective. A system comes from figures (`NcclSystem.from_figures`) or from the text of a
+table (`read_system`). `choreo.validate.nccl` compares the model with published measurements.
 """
 
 from choreo.nccl.constants import Constants

@@ -15,12 +15,12 @@ __all__ = ["DEFAULT", "Constants"]
 class Constants:
     """Ratios without units, each near one or a small number."""
 
-    # Launching a kernel and finding it done, in units of the generation's own figure: hosts differ by 2x.
+    # Kernel launch and completion, in units of the generation's own figure: hosts differ by 2x.
     launch: float = 1.12
     # A hop of the LL protocol, likewise.
     hop: float = 1.0
-    # A ring deals a short message out in parts of 16 bytes, so that some ranks have none to send: of a hop of LL, what
-    # is saved as that share goes to one.
+    # A ring splits a short message into parts of 16 bytes, so that some ranks have nothing to send. This is the part of
+    # an LL hop that is saved as the share of such ranks goes to one.
     ring_short: float = 0.2
     # LL128 passes a warp's shuffle and 128-byte lines, Simple a flag after a fence and a credit back: in LL hops.
     ll128_hop: float = 2.0
@@ -28,13 +28,13 @@ class Constants:
     # Across the network LL128 and Simple wait for more round trips than LL, in the network's latencies.
     ll128_network_hop: float = 1.45
     simple_network_hop: float = 2.7
-    # Achieved of what NCCL counts on for a link (`payload`), protocol Simple.
+    # The achieved fraction of what NCCL assumes for a link (`payload`), protocol Simple.
     link: float = 1.0
-    # Of that, LL128 (120 of 128 bytes, and its threads handle every line twice).
+    # LL128's fraction of that (120 of 128 bytes, and its threads handle every line twice).
     ll128: float = 0.69
-    # Chunks a ring moves beyond those of its steps: the first overlaps with no predecessor, the last no successor.
+    # Chunks a ring moves beyond those of its steps: the first overlaps no predecessor, the last no successor.
     ring_fill: float = 0.35
-    # And a part of a chunk for each step.
+    # And a fraction of a chunk for each step.
     ring_wait: float = 0.06
     # Loops an NVLS kernel takes beyond those that carry the data: copy in, reduce, multicast, copy out overlap.
     nvls_fill: float = 1.4
@@ -50,7 +50,7 @@ class Constants:
     wide_network: float = 0.125
     # Links in a tree carry both the way up and the way down.
     tree_link: float = 0.5
-    # Of the network's own efficiency.
+    # A factor on the network's own efficiency.
     network: float = 0.99
 
 

@@ -16,8 +16,8 @@ __all__ = ["Choice", "Prediction", "choose", "predict"]
 # NCCL sends a message with LL while it is no longer than this.
 LL_MESSAGE_BYTES = 16384
 FREE = Forced()
-# Over nodes, estimates this near to each other are ordered otherwise by other releases of NCCL, whose tables follow
-# measurements: of such options the one that runs fastest is taken. Below a megabyte all releases have the same order.
+# Across nodes, other releases of NCCL order estimates this close to each other differently, because their tables follow
+# measurements. Among such options the one that runs fastest is taken. Below a megabyte all releases agree.
 NEAR, NEAR_BYTES = 1.25, 1 << 20
 
 

@@ -1,4 +1,4 @@
-"""NCCL's estimate of each algorithm and protocol: latency + bytes / bandwidth. It chooses the least.
+"""NCCL's estimate of each algorithm and protocol: latency + bytes / bandwidth. It chooses the smallest.
 
 The figures are those of NCCL 2.30 (src/graph/tuning.cc; channels and speeds from src/graph/search.cc), in its own
 units: microseconds and GB/s. They are NCCL's estimates; the time a call takes is in `execution`.
@@ -29,7 +29,7 @@ __all__ = ["ALGORITHMS", "PROTOCOLS", "Option", "algorithms_for", "channels_of",
 PROTOCOLS = ("LL", "LL128", "Simple")
 ALGORITHMS = ("Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT")
 
-# NCCL counts 24 GB/s on a 200 Gb/s NIC, 48 on 400 Gb/s.
+# NCCL assumes 24 GB/s for a 200 Gb/s NIC, 48 for 400 Gb/s.
 _NIC_PAYLOAD = 0.96
 # In a tree over nodes the NICs' traffic shares NVLink and PCIe with the chain inside the node.
 _TREE_SHARE = 0.85
@@ -78,7 +78,7 @@ def nvls_speed(system: NcclSystem) -> tuple[int, float]:
     heads = min(MAX_NVLS_HEADS, system.ranks_per_domain)
     speeds = NVLS_SPEEDS[system.gpu.generation.index]
     payload = system.payload_bytes_per_s / 1e9
-    # 8 x 90 on B200 is within 1 % of what its links carry, and is taken.
+    # 8 x 90 on B200 is within 1 % of what its links carry, so NCCL accepts it.
     speed = next((speed for speed in speeds if speed * heads <= payload * 1.003), payload / heads)
     return heads, speed
 
@@ -158,7 +158,7 @@ def _column(system: NcclSystem) -> int:
 
 
 def _ll_gb_per_s(system: NcclSystem) -> float:
-    # Over the network it is the CPU that counts: DGX A100 has AMD's, most others Intel's or Arm's.
+    # Over the network the CPU matters: DGX A100 has AMD's, most others Intel's or Arm's.
     generation = system.gpu.generation.index
     row = generation if system.domains == 1 else (1 if generation == 1 else 0)
     return LL_BUS[row][_column(system)]

@@ -25,14 +25,14 @@ __all__ = [
 KIB = 1024
 # Bytes of data a channel sends at once.
 LL_CHUNK, LL128_CHUNK, SIMPLE_CHUNK, RING_CHUNK = 32 * KIB, 576 * KIB, 512 * KIB, 2048 * KIB
-# NCCL gives a channel up when its threads would have less than this to do: threads x bytes each.
+# NCCL drops a channel if its threads would have less work than this: threads x bytes each.
 THREADS_BYTES = {"LL": 512 * 8, "LL128": 640 * 8, "Simple": 512 * 64}
-# Bus bandwidth of LL over NVLink (half of what is stored is flags), GB/s by generation, and what one of the 24 channels
-# can do while it is alone: what all_gathers and all_reduces of 1 and 2 MiB reach, and those of 32 KiB (NCCL itself
-# counts on 87.7, 141 and 282).
+# Bus bandwidth of LL over NVLink (half of what is stored is flags), GB/s by generation, and of one of the 24 channels
+# alone. The first is what all_gathers and all_reduces of 1 and 2 MiB reach, the second what those of 32 KiB reach (NCCL
+# itself assumes 87.7, 141 and 282).
 LL_BUS = (60e9, 103e9, 150e9, 282e9)
 LL_ALONE = 2.3
-# Bytes a second one channel, a block of threads, can move by itself: NCCL's perChMaxTreeBws.
+# Bytes per second that one channel, a thread block, can move by itself: NCCL's perChMaxTreeBws.
 CHANNEL = (20e9, 24e9, 40e9, 55e9)
 
 
@@ -56,7 +56,7 @@ class Call:
 
     @property
     def launch_s(self) -> float:
-        """Seconds of a call before and after it moves data."""
+        """Seconds that a call takes before and after it moves data."""
         return self.constants.launch * self.system.gpu.generation.launch_s + self.system.host_overhead_s
 
     @property
@@ -77,12 +77,12 @@ class Call:
 
     @property
     def link(self) -> float:
-        """Bytes a second a GPU gets out of its links, protocol Simple."""
+        """Bytes per second that a GPU gets out of its links, protocol Simple."""
         return self.constants.link * self.system.payload_bytes_per_s
 
     @property
     def network(self) -> float:
-        """Bytes a second a domain gets out of its NICs, protocol Simple."""
+        """Bytes per second that a domain gets out of its NICs, protocol Simple."""
         if self.system.domains == 1:
             return math.inf
         reached = self.system.network.efficiency * self.system.gpu.generation.nic_reach
@@ -93,14 +93,14 @@ class Call:
         return rate * {"LL": 0.5, "LL128": self.constants.ll128, "Simple": 1.0}[self.protocol]
 
     def wire_share(self, rate: float) -> float:
-        """The same of a network: its NICs take LL128's lines as they are, 120 bytes of 128."""
+        """The same for a network: its NICs send LL128's lines unchanged, 120 bytes of data in 128."""
         return rate * 120 / 128 if self.protocol == "LL128" else self.share(rate)
 
     def step_s(self, latency_s: float, wire_s: float) -> float:
         """One chunk over one hop.
 
-        LL and LL128 send data and flag together, so that the wire's time follows the latency. With Simple a chunk's
-        slices overlap their own synchronisation: whichever is longer counts, and near the crossing some of both.
+        LL and LL128 send data and flag together, so wire time adds to latency. With Simple a chunk's slices overlap
+        their own synchronisation: the longer one counts, and near the crossover some of both.
         """
         return math.hypot(latency_s, wire_s) if self.protocol == "Simple" else latency_s + wire_s
 
@@ -110,5 +110,5 @@ class Call:
         return LL_ALONE * LL_BUS[self.system.gpu.generation.index] / 24
 
     def channels(self, threads_bytes: float) -> int:
-        """How many of the system's channels have enough to do."""
+        """How many of the system's channels have enough work."""
         return int(max(1, min(channels_of(self.system), self.size_bytes // threads_bytes)))

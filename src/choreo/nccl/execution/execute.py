@@ -1,13 +1,13 @@
 """The time a call takes once NCCL has chosen: every algorithm is a pipeline of chunks over hops.
 
-With c chunks a channel over a path of h hops, a chunk of b bytes at r bytes a second on each hop,
+With c chunks per channel over a path of h hops, and chunks of b bytes at r bytes per second on each hop,
 
     time = launch + sum of hop latencies + (c - 1) b / r_slowest + sum over hops of b / r_hop
 
-so small messages pay for the path, large ones for the slowest link, and those between for filling the pipeline, which
-is where the bandwidth a benchmark reports climbs with size. NCCL fixes b: its buffers hold eight steps (LL 32 KiB,
-LL128 576 KiB, Simple 512 KiB of data a step), a ring with Simple sends four steps at a time, NVLS and LL128 trees cut
-finer when there is little to send (src/enqueue.cc, calcCollChunking).
+so small messages pay for the path, large ones for the slowest link, and those in between for filling the pipeline,
+which is where the bandwidth a benchmark reports climbs with size. NCCL fixes b: its buffers hold eight steps (LL
+32 KiB, LL128 576 KiB, Simple 512 KiB of data per step), a ring with Simple sends four steps at a time, and NVLS and
+LL128 trees use smaller chunks when there is little to send (src/enqueue.cc, calcCollChunking).
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def nvls(call: Call, *, tree: bool) -> Execution:
     if heads > WIDE:
         rate *= constants.nvls_wide
     if call.collective != "all_reduce":
-        # Data crosses the switch once, not twice; a rank's own share does not.
+        # Data crosses the switch once, not twice; a rank's own share does not cross it.
         rate *= 2 * (heads - 1) / heads / 1.75
     hop_s = constants.hop * generation.hop_s
     fill, wire = constants.nvls_fill, math.inf
@@ -39,7 +39,7 @@ def nvls(call: Call, *, tree: bool) -> Execution:
         wire = call.network / (2 if tree and system.domains > 2 else 1)
         if heads > WIDE:
             wire *= constants.wide_network
-        # A level of two nodes passes a whole loop on; where a node has two children they take turns.
+        # A tree of two nodes forwards a whole loop; if a node has two children they take turns.
         fill += (2 * levels - 1) * (1.0 if system.domains == 2 else 0.5)
     loop_s = max(loop_bytes / rate + constants.nvls_sync * hop_s, loop_bytes / wire)
     return Execution(call.launch_s + latency + (call.size_bytes / loop_bytes + fill) * loop_s, channels)
@@ -64,7 +64,7 @@ def collnet(call: Call, *, direct: bool) -> Execution:
     channels = channels_of(system)
     inside = system.ranks_per_domain - 1
     hops = min(1, inside) if direct else inside
-    # Inside the node data goes out to the GPUs that send it on, and the sum comes back.
+    # Inside the node data goes to the GPUs that send it to the network, and the sum comes back.
     rate = min(call.link / (1.75 if direct else 2.0), call.network) / channels
     share = call.size_bytes / channels
     chunk = min(share, 128 * KIB)

@@ -1,4 +1,4 @@
-"""Sends and receives: all_to_all, gather, scatter and sendrecv, which NCCL makes of them."""
+"""Sends and receives, and what NCCL builds from them: all_to_all, gather, scatter and sendrecv."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["point_to_point"]
 
 
 def point_to_point(call: Call) -> Execution:
-    """all_to_all, send and receive, gather and scatter: what leaves a GPU, what leaves a node, whichever is slower."""
+    """all_to_all, sendrecv, gather and scatter: the slower of what leaves a GPU and what leaves a node."""
     system, ranks = call.system, call.system.ranks
     per_node = system.ranks_per_domain
     channels = max(2, min(32, channels_of(system)))
@@ -33,7 +33,7 @@ def point_to_point(call: Call) -> Execution:
     moving = max(inside / link, outside / wire if system.domains > 1 else 0.0)
     messages = 1 if call.collective == "sendrecv" else ranks
     if call.protocol == "LL":
-        # Both sides check in first; a message has half a channel's LL rate.
+        # Both sides synchronise first; a message has half a channel's LL rate.
         latency = 3.5 * call.hop_s
         fill = call.size_bytes / messages / (call.ll_alone / 2)
     else:

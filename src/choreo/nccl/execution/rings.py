@@ -34,7 +34,7 @@ def ring(call: Call) -> Execution:
     share = call.size_bytes / (ranks * channels)
     chunk = min(share, {"LL": LL_CHUNK, "LL128": LL128_CHUNK, "Simple": RING_CHUNK}[call.protocol])
     # The first chunk overlaps with nothing, and each step waits a little for the neighbour's slices, until the eight
-    # steps a buffer holds take that up on the way there and back.
+    # steps that a buffer holds hide that wait.
     waits = call.constants.ring_fill + call.constants.ring_wait * min(steps, 14)
     fill = waits * chunk / rate if call.protocol != "LL" else 0.0
     hop_s = call.hop_s
@@ -47,11 +47,11 @@ def ring(call: Call) -> Execution:
 
 
 def chain(call: Call) -> Execution:
-    """Broadcast and reduce: chunks follow one another along the ring, from the root or to it.
+    """Broadcast and reduce: chunks are pipelined along the ring, from the root or to it.
 
-    Data flows one way and no rank waits for an answer, so the root may be a call ahead of the last rank. Each of
-    several calls in a row costs what one rank does: a hop in, its share of the wire, a hop out, as in NCCL's own
-    estimate. The way along the whole ring is paid once. The time is that of one of the twenty calls of nccl-tests.
+    Data flows one way and no rank waits for a reply, so the root may be a call ahead of the last rank. Each of several
+    calls in a row costs the work of one rank: a hop in, its share of the wire, a hop out, as in NCCL's own estimate.
+    The path along the whole ring is paid once. The time is that of one of the twenty calls of nccl-tests.
     """
     system = call.system
     channels = call.channels(THREADS_BYTES[call.protocol])

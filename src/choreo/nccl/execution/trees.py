@@ -33,8 +33,8 @@ def tree(call: Call) -> Execution:
     chunk = _tree_chunk(call, channels)
     levels = math.ceil(math.log2(system.domains)) if system.domains > 1 else 0
     inside = system.ranks_per_domain - 1
-    # A link carries the way up and the way down; a node in a tree of many has a parent and two children, of two only
-    # the other node.
+    # A link carries both the way up and the way down. In a tree of many nodes a node has a parent and two children; in
+    # a tree of two it has only the other node.
     link = call.share(call.constants.tree_link * call.link / 2) / channels
     wire = call.wire_share(call.network / (1 if system.domains == 2 else 2)) / channels
     # While the pipeline fills, a channel has the link to itself.

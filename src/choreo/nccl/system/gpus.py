@@ -1,11 +1,11 @@
 """What NCCL's behaviour depends on in a GPU: its links, its generation, and the machine it usually sits in.
 
-`link_bytes_per_s` is the datasheet's NVLink bandwidth, one direction, all links of one GPU. `payload` is what NCCL
-counts on of it: 20, 20.6 and 40.1 GB/s of the 25, 25 and 50 GB/s of a link (its graph/topo.h), the rest being headers
-and flow control (on V100, whose links join GPUs directly, rings reach 22.5). The three measured figures of a generation
-(launch, hop, copy) come from the nccl-tests sweeps over 2, 4 and 8 GPUs that the ai-dynamo/aiconfigurator repository
-publishes: `launch_s` and `hop_s` are intercept and slope of small all_reduces over their number of hops,
-`copy_bytes_per_s` is what large all_gathers lose by copying a rank's own share. V100's are taken to be A100's.
+`link_bytes_per_s` is the datasheet's NVLink bandwidth, one direction, all links of one GPU. `payload` is the fraction
+of it that NCCL assumes: 20, 20.6 and 40.1 GB/s of the 25, 25 and 50 GB/s of a link (its graph/topo.h). The rest is
+headers and flow control. (On V100, whose links join GPUs directly, rings reach 22.5.) The three measured figures of a
+generation (launch, hop, copy) come from the nccl-tests sweeps over 2, 4 and 8 GPUs in the ai-dynamo/aiconfigurator
+repository. `launch_s` and `hop_s` are intercept and slope of small all_reduces over their number of hops.
+`copy_bytes_per_s` is what large all_gathers lose by copying a rank's own share. V100 is assumed to equal A100.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ GBIT = 1e9 / 8
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A GPU architecture, as NCCL's tuning tells them apart."""
+    """A GPU architecture, as NCCL's tuning distinguishes them."""
 
     name: str
     index: int  # row in NCCL's tables: 0 Volta, 1 Ampere, 2 Hopper, 3 Blackwell
-    payload: float  # share of the link bandwidth that NCCL counts on
+    payload: float  # fraction of the link bandwidth that NCCL assumes
     launch_s: float  # from the host's call to the end of a kernel that moves nothing
     hop_s: float  # a flag and its data over NVLink, LL protocol
     copy_bytes_per_s: float  # a channel's copy of local data, all channels together
     nvls_peak: float  # share of the link bandwidth at which the switch reduces and multicasts (0: it cannot)
-    nic_reach: float = 1.0  # of a NIC's bandwidth, what it gets out of GPU memory over the PCIe of its time
+    nic_reach: float = 1.0  # the fraction of a NIC's bandwidth that it gets out of GPU memory over its PCIe generation
 
 
 VOLTA = Generation("Volta", 0, 0.90, 8e-6, 0.95e-6, 300 * GB, 0.0, 0.75)
@@ -94,7 +94,7 @@ GPUS: dict[str, Gpu] = {
     )
 }
 
-# How people write them, most particular first. Names of machines count where they say which GPU is in them.
+# Common spellings, most specific first. Names of machines count if they determine the GPU.
 _SPELLINGS: tuple[tuple[str, str], ...] = (
     (r"GB[\s_-]?300", "GB300"),
     (r"GB[\s_-]?200|\bp6e[-\w]*", "GB200"),

@@ -23,7 +23,7 @@ def system_of(topology: Topology, devices: Sequence[int]) -> NcclSystem:
     """The system that a topology describes, with a rank on each of these devices.
 
     Blocks whose medium is "network", and all blocks outside the first of them, join nodes. If no block has that medium,
-    the outermost of several is taken to be the network. The slowest device decides, as in a ring.
+    the outermost of several is taken to be the network. The slowest device sets the bandwidth, as in a ring.
     """
     inner, outer = _split(topology)
     taken = np.asarray(devices, np.int64)

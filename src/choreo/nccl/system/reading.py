@@ -1,4 +1,4 @@
-"""A system from the words of a published table: `2x AWS p4de.24xlarge (A100-80GB)`, `NVSwitch + EFA 400Gbps/node`.
+"""A system from the text of a published table: `2x AWS p4de.24xlarge (A100-80GB)`, `NVSwitch + EFA 400Gbps/node`.
 
 This works for any table: GPUs, links and networks are recognised anywhere in the text. The GPU's usual machine fills in
 the rest.
@@ -18,7 +18,7 @@ __all__ = ["read_system"]
 
 GBIT = 1e9 / 8
 
-# Cloud machines whose name says the network: (name, kind, Gb/s of a node, NICs of a node). Sources: the providers'
+# Cloud machines whose name determines the network: (name, kind, Gb/s per node, NICs per node). Sources: the providers'
 # instance pages.
 _MACHINES: tuple[tuple[str, str, float, int], ...] = (
     (r"\bp4de?\b", "efa", 400, 4),
@@ -42,7 +42,7 @@ _MACHINES: tuple[tuple[str, str, float, int], ...] = (
     (r"DGX-?1\b", "ib", 400, 4),
     (r"DGX-?2\b", "ib", 800, 8),
 )
-# Networks by name, and by what only suggests one.
+# Networks by name, and by weaker hints.
 _NAMED: tuple[tuple[str, str], ...] = (
     (r"\bEFA|SRD\b", "efa"),
     (r"TCPX|FasTrak", "tcpx"),
@@ -82,7 +82,7 @@ _COUNTED = re.compile(r"(\d+)\s*[x×*]\s*(?:[\w-]+\s+)?$")
 _NVLINK = re.compile(r"NV-?(?:Link|Switch|L)\w*|MNNVL|Infinity\s*Fabric|xGMI|NVLS", re.IGNORECASE)
 # Two PCIe cards joined by an NVLink bridge.
 BRIDGE_BYTES_PER_S = 150e9
-# What torch's process group, its bookkeeping and events add to a call of NCCL, over what nccl-tests measures.
+# What torch's process group, its bookkeeping and events, adds to an NCCL call over what nccl-tests measures.
 TORCH_OVERHEAD_S = 18e-6
 # One process that drives several GPUs (nccl-tests -g 8) launches their kernels one after another.
 NEXT_LAUNCH_S = 2.3e-6
@@ -120,7 +120,7 @@ def read_system(
     kind = _kind(text)
     wire = _wire(interconnect, system, gpu, kind, per_node)
     held = max(per_node, _held(text) or gpu.gpus_per_node)
-    # GPUs that take no part leave their NICs idle.
+    # Unused GPUs leave their NICs idle.
     used = max(per_node / held, 1 / wire.nics) if per_node < min(held, wire.nics) else 1.0
     return NcclSystem.from_figures(
         gpu,
@@ -208,7 +208,7 @@ def _wire(interconnect: str, system: str, gpu: Gpu, kind: str, per_node: int) ->
 
 
 def _stated(text: str, gpu: Gpu, kind: str, held: int) -> _Wire | None:
-    """A network bandwidth that stands in the text as a figure."""
+    """A network bandwidth that the text gives as a figure."""
     for match in _RATE.finditer(text):
         if _about_nvlink(text, match):
             continue
@@ -226,7 +226,7 @@ def _stated(text: str, gpu: Gpu, kind: str, held: int) -> _Wire | None:
             return _Wire(rate, nics)
         if re.search(r"gpu|nic|rail|port|hca|rank", per):
             return _Wire(rate * held, held)
-        # The text does not say whether this is of a GPU or of a node: take what is nearer to the GPU's usual figure.
+        # The text does not say whether this is per GPU or per node: take what is nearer to the GPU's usual figure.
         of_node = abs(math.log(rate / (gpu.nic_bytes_per_s * held))) < abs(math.log(rate / gpu.nic_bytes_per_s))
         if kind in ("efa", "tcp") and gpu.generation.index < 2:
             of_node = True
@@ -237,7 +237,7 @@ def _stated(text: str, gpu: Gpu, kind: str, held: int) -> _Wire | None:
 
 
 def _is_gpus(text: str, match: re.Match[str]) -> bool:
-    """Whether the count before a figure is of GPUs or nodes, as in `2x A100 200Gbps`."""
+    """Whether the count before a figure counts GPUs or nodes, as in `2x A100 200Gbps`."""
     return find_gpu(text[match.start("count") : match.start("figure")]) is not None
 
 

@@ -15,7 +15,7 @@ from choreo.nccl.system.gpus import GPUS, Gpu, find_gpu, nearest_gpu
 __all__ = ["MEDIA", "NETWORKS", "NcclSystem", "NetworkKind"]
 
 MEDIA = ("nvswitch", "nvlink", "pcie")
-# Shares of a PCIe slot's bandwidth that GPUs reach between them; published boxes spread by more than
+# Fractions of a PCIe slot's bandwidth that GPUs reach between them; published machines vary by more than
 # 2x around the second.
 PCIE_PAIR, PCIE_SHARED = 0.82, 0.5
 
@@ -28,7 +28,7 @@ class NetworkKind:
     latency_s: float  # one hop of a small message, from one GPU's buffer to another's
     efficiency: float  # payload over line rate for large messages
     ll128: bool = True  # NCCL's 128-byte protocol needs stores to arrive in order
-    line_s: float = 0.3e-6  # for each further channel of LL, whose lines the host's proxy checks one by one
+    line_s: float = 0.3e-6  # for each additional channel of LL, whose lines the host's proxy checks one by one
     ring_nodes: int = 0  # its tuner plug-in keeps to rings for all_reduce over three to this many nodes
     reported_s: float = 0.0  # latency the network's plug-in tells NCCL, which then prefers fewer round trips
 
@@ -62,8 +62,8 @@ class NcclSystem:
     intra_bytes_per_s: float  # a GPU's link into its domain, as the datasheet has it
     medium: str  # one of MEDIA
     network: NetworkKind
-    network_bytes_per_s: float  # a domain's, all its NICs together
-    nics: int  # of a domain
+    network_bytes_per_s: float  # per domain, all its NICs together
+    nics: int  # per domain
     nvls: bool = False  # NVLink SHARP: the NVSwitch reduces and multicasts
     sharp: bool = False  # InfiniBand SHARP: the network's switches reduce
     host_overhead_s: float = 0.0  # what the program that measures adds to a call
@@ -88,7 +88,7 @@ class NcclSystem:
 
     @property
     def payload_bytes_per_s(self) -> float:
-        """A GPU's link into its domain, as NCCL counts it: less the headers of NVLink packets.
+        """A GPU's link into its domain, as NCCL counts it: without the headers of NVLink packets.
 
         Over PCIe two GPUs get most of a slot; more of them share root ports and the link between the sockets.
         """
@@ -134,9 +134,9 @@ class NcclSystem:
     ) -> NcclSystem:
         """A system from the figures that are known; the GPU's usual machine fills in the rest.
 
-        Without a GPU it is one whose NVLink is nearest to `intra_bandwidth_bytes_per_s`. `gpus_per_node` are those that
-        take part, and `nodes` are servers: with `multi_node_nvlink` (the default for GB200 and GB300) those of a rack
-        of 72 GPUs make one domain.
+        The default GPU is the one whose NVLink is nearest to `intra_bandwidth_bytes_per_s`. `gpus_per_node` counts the
+        GPUs in use. `nodes` are servers: with `multi_node_nvlink` (the default for GB200 and GB300) the servers of a
+        rack of 72 GPUs make one domain.
         """
         kind = _gpu(gpu, intra_bandwidth_bytes_per_s, medium)
         if ranks is None:
