@@ -27,7 +27,7 @@ KINDS: Mapping[str, type[Model | ConvNet | Recommender]] = {
 }
 
 
-# What the Hugging Face hub writes behind the name of a model whose sizes are the same.
+# Suffixes on the Hugging Face hub that do not change a model's sizes.
 VARIANT = re.compile(
     r"[-_ ](?:hf|base|instruct|chat|it|thinking|original|pretrain(?:ed)?|bf16|fp8|v\d+(?:\.\d+)*|\d{4}|\d+e)$",
     re.IGNORECASE,
@@ -102,7 +102,7 @@ def model_file(name: str) -> Entry:
 
 
 def _spellings(text: str) -> Iterator[str]:
-    """A name as it is written, and as on the Hugging Face hub: without its owner and without what names a variant.
+    """A name as written, then without its Hugging Face owner, and without suffixes of variants.
 
     >>> list(_spellings("meta-llama/Meta-Llama-3.1-8B-Instruct"))[-1]
     'Llama-3.1-8B'

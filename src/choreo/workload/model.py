@@ -17,13 +17,13 @@ from choreo.units import format_count
 __all__ = ["CAUSAL", "NORMS", "Latent", "Model", "check_size"]
 
 MAX_PARAMETERS = 1 << 60
-LAYER_BYTES = 16 << 10  # of data that planning makes for a layer
+LAYER_BYTES = 16 << 10  # memory that planning takes per layer
 
 # Parameters a norm has for each feature.
 NORMS = MappingProxyType({"rms": 1, "layer": 2, "layer-no-bias": 1, "layer-no-affine": 0})
 ACTIVATIONS = ("silu", "gelu", "gelu-tanh", "clipped-swiglu", "relu", "squared-relu")
 SCORES = ("softmax", "sigmoid")
-# What share of the full s × s scores causal attention is counted at.
+# The fraction of the full s × s scores that causal attention counts.
 CAUSAL = MappingProxyType({"full": 1.0, "half": 0.5})
 
 
@@ -92,7 +92,7 @@ class Model:
     mtp_layers: int = 0  # layers after the last that predict a further token each (DeepSeek-V3); not in `parameters`
     dropout: bool = False  # as the model was trained
     max_seq: int = 0  # 0: not said
-    # What no count depends on, but a program that trains the model must be told.
+    # No count depends on these, but a program that trains the model needs them.
     activation: str = ""  # of the MLP: "silu" if gated, otherwise "gelu", unless it says so
     norm_eps: float = 1e-5
     norm_after: bool = False  # norms follow attention and MLP, and none is before them (OLMo 2)
@@ -191,7 +191,7 @@ class Model:
         return (self.layers - (self.layers // self.full_every if self.full_every else 0)) if self.window else 0
 
     def seen_keys(self, seq: float, *, windowed: bool) -> float:
-        """Keys that a query sees in the mean.
+        """The mean number of keys that a query sees.
 
         >>> model = Model("m", 1, 8, 2, window=2)
         >>> model.seen_keys(8, windowed=False), model.seen_keys(8, windowed=True)
@@ -296,7 +296,7 @@ class Model:
 
 
 def check_size(model: Model) -> Model:
-    """The model of a file, unless planning it would take for ever.
+    """The model of a file, or an error if it is too large to plan.
 
     >>> check_size(Model("deep", layers=10**9, hidden=8, heads=2))
     Traceback (most recent call last):

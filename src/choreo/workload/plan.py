@@ -31,13 +31,13 @@ WHOLE_NUMBERS = dict.fromkeys(("dp", "tp", "pp", "cp", "ep", "micro_batch", "int
     "shard_size": (0, ", 0 for all replicas"),
     "recompute_layers": (0, ", 0 for all"),
 }
-MOST = 1 << 20  # of any of them
+MOST = 1 << 20  # the greatest value of any of them
 WIDE = ("fp32", "tf32")  # activations of four bytes; all others keep them in two
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a job is cut over dp × tp × pp × cp devices; groups of ep × etp ranks of a stage share out the experts.
+    """How a job is cut over dp × tp × pp × cp devices; groups of ep × etp ranks of a stage divide the experts.
 
     >>> print(Plan(dp=4, tp=8, zero=1, sequence_parallel=True))
     dp4 tp8 zero1 sp mb1 bf16
@@ -62,7 +62,7 @@ class Plan:
     recompute_modules: str = (
         ""  # what selective recomputation repeats, as in "layernorm,moe_act"; "": the program's own
     )
-    shard_size: int = 0  # data-parallel ranks that ZeRO shares the state out over (HSDP, MiCS); 0: all
+    shard_size: int = 0  # data-parallel ranks that ZeRO shards the state over (HSDP, MiCS); 0: all
 
     def __post_init__(self) -> None:
         for name, (least, bound) in WHOLE_NUMBERS.items():
@@ -124,7 +124,7 @@ class Plan:
 
     @property
     def shards(self) -> int:
-        """Data-parallel ranks that ZeRO shares the state out over; others have the same shares."""
+        """Data-parallel ranks that ZeRO shards the state over; the other ranks hold replicas of these shards."""
         return self.shard_size or self.dp
 
     @property
@@ -209,8 +209,8 @@ class Plan:
 def stage_layers(layers: int, pp: int, interleave: int = 1) -> tuple[tuple[int, ...], ...]:
     """Which layers each virtual stage holds, in order of the data: stage v * pp + d is chunk v of device d.
 
-    Where layers do not divide, the stages in the middle get one more: the first and the last have the embedding and the
-    output layer as well, and may have no layer beside.
+    If layers do not divide evenly, the stages in the middle get one more: the first and the last also have the
+    embedding and the output layer, and may have no layer at all.
 
     >>> [len(stage) for stage in stage_layers(layers=10, pp=4)]
     [2, 3, 3, 2]
@@ -229,7 +229,7 @@ def stage_layers(layers: int, pp: int, interleave: int = 1) -> tuple[tuple[int, 
 
 
 def listed_layers(split: str) -> tuple[int, ...]:
-    """How many layers each virtual stage has, where a split lists them; nothing otherwise.
+    """How many layers each virtual stage has, if the split lists them; otherwise empty.
 
     >>> listed_layers("3,2*3,0")
     (3, 2, 2, 2, 0)

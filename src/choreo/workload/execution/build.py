@@ -17,7 +17,7 @@ __all__ = ["GraphBuilder"]
 
 NUMBER = {name: number for number, name in enumerate(COLLECTIVES)}
 NAN = float("nan")
-# The streams of a rank that are not said otherwise: kernels, copies, and the host's own work.
+# The default streams of a rank: kernels, copies, and the host's own work.
 COMPUTE_STREAM, MEMORY_STREAM, HOST_STREAM = 0, 1, 2
 
 
@@ -57,7 +57,7 @@ class GraphBuilder:
         stream: int = COMPUTE_STREAM,
         after: Iterable[int] = (),
     ) -> int:
-        """A kernel: what it took, or the work from which a device's time follows."""
+        """A kernel: its recorded duration, or the work from which a device's time follows."""
         return self._add(
             rank, NodeKind.COMPUTE, name, after, duration_s, flops=flops, memory_bytes=memory_bytes, stream=stream
         )
@@ -65,7 +65,7 @@ class GraphBuilder:
     def host(
         self, rank: int, name: str, duration_s: float, *, stream: int = HOST_STREAM, after: Iterable[int] = ()
     ) -> int:
-        """Work of the processor that launches kernels."""
+        """Work of the CPU that launches kernels."""
         return self._add(rank, NodeKind.HOST, name, after, duration_s, stream=stream)
 
     def memory(
@@ -102,7 +102,7 @@ class GraphBuilder:
         duration_s: float = NAN,
         after: Iterable[int] = (),
     ) -> int:
-        """One rank's call of a collective among the ranks of `group`; every one of them makes this call."""
+        """One rank's call of a collective among the ranks of `group`; each of them must make this call."""
         from choreo.units import size_of
 
         if collective not in NUMBER:
@@ -126,9 +126,9 @@ class GraphBuilder:
         return tuple(self._groups)
 
     def repeat(self, groups: Mapping[tuple[int, ...], tuple[Sequence[tuple[int, ...]], npt.NDArray[np.int64]]]) -> None:
-        """Let every rank do what the nodes so far do at one.
+        """Copy the nodes so far, which are of one rank, to every rank.
 
-        `groups` has for each group the ones that take its place, and by rank which of them.
+        `groups` has for each group its replacements, and which of them each rank uses.
 
         >>> graph = GraphBuilder(4)
         >>> _ = graph.collective(0, "all_reduce", "1MiB", (0, 1))
@@ -155,9 +155,9 @@ class GraphBuilder:
         self._floats = self._floats * ranks
 
     def finish(self, match: bool = True) -> ExecutionGraph:
-        """The graph, once all nodes are there. Calls are matched between ranks, and what does not match is refused.
+        """The finished graph. Calls are matched between ranks; a mismatch is an error.
 
-        Without `match` the graph has no calls yet: whoever builds some of the ranks only knows better which they are.
+        Without `match` the graph has no calls yet: a caller that builds only some of the ranks numbers them itself.
         """
         columns: dict[str, Any] = {}
         ints = (

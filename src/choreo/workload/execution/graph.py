@@ -1,7 +1,7 @@
-"""The execution graph: nodes of computation and communication at every rank, and what each of them waits for.
+"""The execution graph: nodes of computation and communication at every rank, and their dependencies.
 
-A graph is columns. A node runs at one rank, after the nodes that it depends on. What all ranks of a group call
-together is one *call*, and so are a send and its receive.
+A graph is columns. A node runs at one rank, after the nodes that it depends on. A collective of all ranks of a group is
+one *call*, and so are a send and its receive.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ COLLECTIVES = (
 class NodeKind(enum.IntEnum):
     """What a node does."""
 
-    HOST = 0  # the processor that launches kernels: others wait for it, but it is no computation of the device
+    HOST = 0  # the CPU that launches kernels: other nodes wait for it, but it does not occupy the device
     COMPUTE = 1
     MEMORY = 2  # a copy, or a load or store of a remote memory
     SEND = 3
@@ -52,9 +52,9 @@ class NodeKind(enum.IntEnum):
 class ExecutionGraph:
     """Nodes as columns, one row per node; those of one rank are in the order in which the program issued them.
 
-    `duration_s` is what a node took where it was recorded, NaN where nobody knows. `size_bytes` is that of nccl-tests:
-    the whole vector of an all_reduce, all_gather or reduce_scatter, what one rank sends in an all_to_all. `peer` is the
-    other rank of a send or receive, and the root of a collective. Nodes of one rank and one `stream` run one at a time.
+    `duration_s` is the recorded duration of a node, NaN if unknown. `size_bytes` counts as nccl-tests does: the whole
+    vector of an all_reduce, all_gather or reduce_scatter, what one rank sends in an all_to_all. `peer` is the other
+    rank of a send or receive, and the root of a collective. Nodes of one rank and one `stream` run one at a time.
     Node i waits for deps[offsets[i] : offsets[i + 1]]. `call` numbers the calls; -1 is none.
     """
 
@@ -123,7 +123,7 @@ class ExecutionGraph:
         return _topological(self)
 
     def dependents(self) -> tuple[Ints, Ints]:
-        """For each node those that wait for it: offsets, and nodes."""
+        """For each node, the nodes that wait for it: offsets, and nodes."""
         waits = np.repeat(np.arange(len(self)), np.diff(self.offsets))
         order = np.argsort(self.deps, kind="stable")
         offsets = np.concatenate(([0], np.cumsum(np.bincount(self.deps, minlength=len(self)))))
@@ -143,13 +143,13 @@ class ExecutionGraph:
 
 
 def _topological(graph: ExecutionGraph) -> Ints:
-    """An order; a cycle is refused, and told node by node."""
+    """A topological order. A cycle is an error that lists its nodes."""
     if (graph.deps < np.repeat(np.arange(len(graph)), np.diff(graph.offsets))).all():
         return np.arange(len(graph))
     offsets, after = (column.tolist() for column in graph.dependents())
     left = np.diff(graph.offsets).tolist()
     found = [node for node, waits in enumerate(left) if not waits]
-    for node in found:  # it grows while it is read
+    for node in found:  # it grows during the loop
         for other in after[offsets[node] : offsets[node + 1]]:
             left[other] -= 1
             if not left[other]:

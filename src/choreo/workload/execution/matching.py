@@ -19,7 +19,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def match_calls(groups: Sequence[tuple[int, ...]], names: Sequence[str], columns: Mapping[str, Any]) -> Ints:
-    """The call of each node, -1 for those that are none; TraceError if ranks disagree."""
+    """The call of each node, -1 for other nodes; TraceError if ranks disagree."""
     call = np.full(len(columns["rank"]), -1, np.int64)
     found = _match_collectives(groups, columns, call)
     _match_messages(columns, call, found)

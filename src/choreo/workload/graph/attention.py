@@ -1,7 +1,7 @@
 """Attention in a layer: queries, keys and values cut by columns (heads), the output matrix by rows.
 
-Under context parallelism the kernel wants whole keys and values ("all_gather", or "ring": the same bytes while it
-works), or whole sequences of fewer heads ("ulysses").
+Under context parallelism the kernel needs all keys and values ("all_gather", or "ring", which moves the same bytes
+while the kernel runs), or whole sequences of fewer heads ("ulysses").
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["attention"]
 
-EDGES = 128  # keys that a window's kernel takes in beside those it sees: half a block at each of its edges
+EDGES = 128  # extra keys that a window's kernel reads: half a block at each of its edges
 
 
 def attention(block: LayerBuilder, given: str) -> str:

@@ -56,7 +56,7 @@ class _Tape:
         self.nodes: list[Operator | CollectiveOp] = []
         self.tensors: dict[str, Tensor] = {}
         self.waiting: dict[str, dict[Sharding, list[str]]] = {}
-        self.late: list[Operator] = []  # wgrads: nothing waits for them, so they come after what is waited for
+        self.late: list[Operator] = []  # wgrads: nothing waits for them, so they are deferred
         self._roots: dict[str, str] = {}
         self._how = {node.tensor: node.how for node in graph.collectives if node.how}
         for node in graph.nodes:

@@ -1,4 +1,4 @@
-"""A graph is built operator by operator, and the collectives that the shardings ask for are put in between.
+"""Build a graph operator by operator, and insert the collectives that the shardings require.
 
 An operator names the sharding of its inputs and how its weights are cut. From these follow the sharding of its outputs
 and the sizes at one rank. Where an input was made in another sharding, collectives go in front of the operator.
@@ -107,9 +107,9 @@ class Builder:
         shape: tuple[float, float, float, float] | None = None,
         **more: float,
     ) -> list[str]:
-        """Add an operator and the collectives that its inputs need; the names of its outputs come back.
+        """Add an operator and the collectives that its inputs need; returns the names of its outputs.
 
-        `want` is the sharding of the inputs where weights do not say otherwise (left out: as they come, sums finished).
+        `want` is the sharding of the inputs unless weights determine it (default: as they are, partial sums reduced).
         `saves` are names of inputs, outputs or states. `made` overrides the sharding of the outputs.
         """
         weighing = [self.tensors[weight] for weight in weights]

@@ -56,7 +56,7 @@ class CollectiveOp:
     """A collective between two shardings of a tensor; `size_bytes` as nccl-tests counts it.
 
     That is the whole vector for all_reduce, all_gather and reduce_scatter, and what one rank sends for all_to_all and
-    send. `how` is "ring" where parts go round while attention works on those that have arrived.
+    send. `how` is "ring" if parts travel round a ring while attention works on those that have arrived.
     """
 
     name: str
@@ -141,5 +141,5 @@ class Graph:
 
     @property
     def core_attention(self) -> tuple[Operator, ...]:
-        """The operators of attention between queries, keys and values and its output, where no kernel fuses them."""
+        """The operators of attention between queries, keys and values and its output, if no kernel fuses them."""
         return tuple(node for node in self.operators if node.name.startswith("core_"))

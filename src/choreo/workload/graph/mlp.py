@@ -1,7 +1,7 @@
 """The MLP of a layer, dense or a mixture of experts: up cut by columns, an activation, down cut by rows.
 
-Routing puts tokens into a tensor that is cut over the ranks that sent them; the experts want it cut by expert. The
-resharding rule turns that into the all_to_all of dispatch, and the way back into that of combine.
+Routing puts tokens into a tensor that is cut over the ranks that sent them; the experts need it cut by expert. The
+resharding rule turns that into the all_to_all of dispatch, and the reverse into the all_to_all of combine.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """DLRM (Naumov et al. 2019) as a graph: tables of embeddings cut over the devices, MLPs replicated.
 
-Each device looks up the whole batch in its own tables; the interaction wants all tables for its own part of the batch.
-Cut by table here, by batch there: the resharding rule turns that into DLRM's all_to_all.
+Each device looks up the whole batch in its own tables; the interaction needs all tables for its own part of the batch.
+The lookup is cut by table, the interaction by batch: the resharding rule turns that into DLRM's all_to_all.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Weights are cut as in Megatron (Shoeybi et al. 2019): the first matrix of attention and of the MLP by columns, the
 second by rows, tables by vocabulary. With sequence parallelism (Korthikanti et al. 2022) the activations between them
-are cut along the sequence. The resharding rule finds the collectives that this takes.
+are cut along the sequence. The resharding rule finds the collectives that this needs.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def head_graph(model: Model, plan: Plan, seq: int, *, regather: bool = True, sha
 
 
 def further_token_graph(model: Model, plan: Plan, seq: int) -> Graph:
-    """What stands before a layer that predicts a further token (DeepSeek-V3): its token's embedding joins the stream.
+    """The part before a layer that predicts a further token (DeepSeek-V3): its token's embedding joins the stream.
 
     >>> from choreo.workload import get_model
     >>> further_token_graph(get_model("deepseek-v3"), Plan(), seq=4096).parameters == 2 * 7168**2 + 2 * 7168
@@ -198,7 +198,7 @@ def residual(block: LayerBuilder, name: str, given: str, stream: str) -> str:
     build, model, dims = block.build, block.model, block.hidden
     if model.norms_per_layer == 4:
         given = norm(block, f"{name}_post_norm", given)
-    if model.bias and block.tp > 1:  # of a matrix cut by rows: added once the sum is there
+    if model.bias and block.tp > 1:  # the bias of a matrix cut by rows is added after the sum
         weight = build.weight(f"{name}_out.bias", dims[-1:])
         (given,) = build.operator(
             f"{name}_bias",

@@ -1,6 +1,6 @@
 """A model from a Hugging Face `config.json` as it is.
 
-Every architecture has its own words for the same numbers; `families.py` knows them.
+Every architecture has its own field names for the same numbers; `families.py` knows them.
 """
 
 from __future__ import annotations

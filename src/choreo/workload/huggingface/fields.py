@@ -10,7 +10,7 @@ from choreo.errors import ModelError, short
 
 __all__ = ["Config", "brief"]
 
-MAX_NUMBER = 1 << 32  # of anything that a model has: features, words, experts
+MAX_NUMBER = 1 << 32  # upper limit of any count: features, words, experts
 
 
 class Config:
@@ -58,7 +58,7 @@ class Config:
         return value
 
     def share(self, *names: str) -> float:
-        """A number between 0 and 1, 0 where there is none."""
+        """A number between 0 and 1; 0 if missing."""
         name, value = self._find(names)
         if value is None:
             return 0.0
@@ -85,7 +85,7 @@ class Config:
         return value
 
     def inside(self, name: str) -> Config:
-        """The fields of an object within it; empty where there is none."""
+        """The fields of a nested object; empty if missing."""
         value = self.data.get(name)
         if value is not None and not isinstance(value, dict):
             raise ModelError(f"{self.where}: {self.prefix}{name} must be an object, not {brief(value)}")

@@ -78,7 +78,7 @@ def llama(config: Config, name: str, *, tied: bool = False, qkv_bias: bool = Fal
 
 
 def _windowed(model: Model, config: Config, window: int = 0, full_every: int = 0) -> Model:
-    """The model with sliding windows: how wide, and how often a layer has none; numbers are the architecture's own."""
+    """The model with sliding windows: their width, and how often a layer has none; arguments are the defaults."""
     if not config.flag("use_sliding_window", default=True):
         return replace(model, window=0, full_every=0)
     window = config.number("sliding_window", default=0 if "sliding_window" in config.data else window)
@@ -92,7 +92,7 @@ def _windowed(model: Model, config: Config, window: int = 0, full_every: int = 0
 
 
 def _full(model: Model, config: Config) -> Model:
-    """Qwen's files name a window that is used only where they say so."""
+    """Qwen's files give a window that is used only if `use_sliding_window` is set."""
     return model if config.flag("use_sliding_window", default=False) else replace(model, window=0, full_every=0)
 
 
@@ -206,7 +206,7 @@ def qwen3_moe(config: Config, name: str) -> Model:
 
 
 def deepseek(config: Config, name: str, *, score: str = "softmax") -> Model:
-    """DeepSeek's experts with plain attention; V2 and V3 have latent attention. `score` is its routers' by default."""
+    """DeepSeek's experts with plain attention; V2 and V3 have latent attention. `score` is the router's default."""
     groups = config.number("n_group", default=0)
     return replace(
         llama(config, name),

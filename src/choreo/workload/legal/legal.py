@@ -1,7 +1,7 @@
 """Whether a plan can be run: one table of rules, each with a reason, a test and a hint.
 
 A test takes the numbers of one plan, or columns with those of many: the same expression serves both. The search counts
-plans by reason. A single plan is refused with the sentence of the first rule it breaks, which has the values and the
+plans by reason. A single plan is refused with the message of the first rule it breaks, which gives the values and the
 nearest choice that works.
 """
 

@@ -20,7 +20,7 @@ __all__ = ["BALANCED", "EVEN", "LISTED", "Columns", "Numbers", "Request", "Rule"
 
 Ints = npt.NDArray[np.int64]
 Columns = Mapping[str, Ints]
-Numbers = Mapping[str, Any]  # an int a field, or a column of them
+Numbers = Mapping[str, Any]  # an int per field, or a column of them
 COLUMNS = ("dp", "tp", "pp", "cp", "ep", "zero", "micro_batch", "interleave", "sequence_parallel", "etp", "shard_size")
 EVEN, BALANCED, LISTED = range(len(SPLITS) + 1)  # how layers are split; those of a list have the last code
 
@@ -29,7 +29,7 @@ EVEN, BALANCED, LISTED = range(len(SPLITS) + 1)  # how layers are split; those o
 class Request:
     """What a plan is for.
 
-    `uneven` where the program gives stages unequal numbers of layers, `trained` where `choreo train` is to run it, with
+    `uneven` if the program allows unequal numbers of layers per stage. `trained` if `choreo train` is to run it, within
     what torch can do.
     """
 
@@ -59,7 +59,7 @@ class Rule:
 
 
 def row_of(plan: Plan) -> dict[str, int]:
-    """The numbers of one plan that rules ask."""
+    """The numbers of one plan that rules use."""
     row = {name: int(getattr(plan, name)) for name in COLUMNS}
     split = SPLITS.index(plan.split) if plan.split in SPLITS else LISTED
     return row | {"schedule": SCHEDULES.index(plan.schedule), "split": split}

@@ -31,8 +31,8 @@ def divisors(number: int) -> list[int]:
 def even(layers: int, stages: int, extras: int = STAGE_EXTRAS) -> bool:
     """Whether layers divide into stages.
 
-    Some models are a few layers short of a round number, so that the embedding, the head and a second head for
-    prediction take their places (Llama 3.1 405B's 126, Qwen3's 94, DeepSeek-V3's 61): up to `extras` count as layers.
+    Some models are a few layers short of a round number, so that the embedding, the head and a second prediction head
+    fill the gap (Llama 3.1 405B's 126, Qwen3's 94, DeepSeek-V3's 61): up to `extras` of these count as layers.
 
     >>> even(80, 8), even(80, 7), even(126, 16), even(126, 128)
     (True, False, True, True)

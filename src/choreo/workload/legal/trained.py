@@ -1,4 +1,4 @@
-"""What `choreo train` cannot run; the planner does not ask these rules."""
+"""What `choreo train` cannot run; the planner does not use these rules."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _rule(
     """A rule for plans that `choreo train` is to run."""
 
     def asked(request: Request, t: Numbers) -> Any:
-        return holds(request, t) if request.trained else t["dp"] > 0  # which all have
+        return holds(request, t) if request.trained else t["dp"] > 0  # true for all plans
 
     return Rule(reason, field, asked, sentence)
 
