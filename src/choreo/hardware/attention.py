@@ -6,9 +6,9 @@ that the tensor cores wait for; a causal mask leaves half of the scores, plus wh
     t = floor + waves · 128 · (visible keys + ramp + diagonal) · (f d / (rate_sm · η) + t_exp) / c
     waves = w + q (ceil(w) - w),  w = batch · heads · ceil(seq_q / 128) / SMs, at least 1
 
-c is the clock held (`power.py`), where `load` is how much of the tensor cores' highest power such a kernel draws. f is
-4 FLOP a score and head dimension forward (QKᵀ and PV) and 10 backward (five products). t_exp is seconds a score on one
-SM at the datasheet's clock. Backward reads and writes more for each score, which is in its own η and t_exp.
+c is the sustained clock (`power.py`), where `load` is the fraction of the tensor cores' peak power that such a kernel
+draws. f is 4 FLOP per score and head dimension forward (QKᵀ and PV) and 10 backward (five products). t_exp is seconds
+per score on one SM at the datasheet's clock. Backward has its own η and t_exp, as it reads and writes more per score.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class AttentionCurve:
     diagonal: float  # what a causal mask wastes in the blocks it crosses, in keys
     quantum: float  # q, as in a matrix product
     load: float
-    wide: float = 1.0  # how much longer where a head has more than 128 features, whose tiles are halved
+    wide: float = 1.0  # factor for heads of more than 128 features, whose tiles are halved
 
     def time(
         self,
@@ -51,7 +51,7 @@ class AttentionCurve:
         rate: float,
     ) -> Array:
         """Seconds at the datasheet's clock, without the kernel's floor."""
-        # Queries are the last of the keys: a causal row sees all keys before it.
+        # Queries are aligned with the last keys: a causal row sees all keys before it.
         keys = np.maximum(seq_k - seq_q / 2, 1) + self.diagonal if causal else seq_k
         rows = np.ceil(seq_q / ROWS)
         work = batch * heads * rows / sms

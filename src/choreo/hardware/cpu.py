@@ -8,9 +8,8 @@ bytes fit in:
     attention  t = operator + batch · heads · queries · (visible keys + diagonal) · (f d / (peak · η) + t_exp)
     memory     t = operator + bytes / (bandwidth · share(bytes))
 
-`operator` is what the host spends on one operator beside its arithmetic, among the other operators of a layer: there is
-nobody else to do that meanwhile.
-f is 4 FLOP a score and head dimension forward and 10 backward, as on an accelerator.
+`operator` is the overhead of one operator besides its arithmetic. On a CPU nothing else can hide it.
+f is 4 FLOP per score and head dimension forward and 10 backward, as on an accelerator.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ __all__ = ["Cpu", "CpuAttention", "CpuProducts", "MemoryTiers", "SharedCpu"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuProducts:
-    """Matrix products of one precision: FLOP/s of large ones, and the length of each dimension that is lost."""
+    """Matrix products of one precision: FLOP/s of large ones, and the loss of each dimension, as a length."""
 
     peak_flops: float
     rows: float  # m0
@@ -39,8 +38,8 @@ class CpuProducts:
     inner: float  # k0
 
     def time(self, count: Array, m: Array, n: Array, k: Array, peak_flops: float) -> Array:
-        """Seconds without the operator's own."""
-        # An empty product takes no time, and no dimension to divide by.
+        """Seconds without the operator's overhead."""
+        # An empty product takes no time; avoid the division by zero.
         m, n, k = (np.maximum(size, 1e-9) for size in (m, n, k))
         lost = (1 + self.rows / m) * (1 + self.columns / n) * (1 + self.inner / k)
         return np.asarray(2 * count * m * n * k / peak_flops * lost)
@@ -74,9 +73,9 @@ class SharedCpu:
 
     ranks: int
     operator_s: float
-    memory_bandwidth_bytes_per_s: float  # of a large sum of two tensors
+    memory_bandwidth_bytes_per_s: float  # measured with a large sum of two tensors
     products: Mapping[str, CpuProducts]  # by precision
-    attention: Mapping[str, Mapping[str, CpuAttention]]  # by precision; of each "forward" and "backward"
+    attention: Mapping[str, Mapping[str, CpuAttention]]  # by precision, then "forward" or "backward"
     memory: Mapping[str, MemoryTiers]  # by kind
 
 
@@ -88,7 +87,7 @@ class Cpu(Device):
     cores: int
     shared: tuple[SharedCpu, ...]  # by number of ranks, fewest first
     ranks: int = 1
-    collective_s: float = 0.0  # what a collective in a layer costs torch, beside the communicator's own time
+    collective_s: float = 0.0  # torch's overhead for a collective in a layer, besides the communicator's own time
     # A processor has constants of its own, and no clock or power limit that the planner could know.
     curves: None = field(default=None)  # type: ignore[assignment]
 
@@ -107,7 +106,7 @@ class Cpu(Device):
 
     @property
     def busy_sending(self) -> bool:
-        """A processor's clock does not depend on that."""
+        """False: a processor's clock does not depend on communication."""
         return False
 
     def for_ranks(self, ranks: int) -> Cpu:
@@ -117,7 +116,7 @@ class Cpu(Device):
         whole = self.memory_bytes * self.ranks
         one = replace(self, ranks=ranks, memory_bytes=whole // ranks)
         found = one.at_work
-        # Where ranks outnumber the cores they share them evenly.
+        # If ranks outnumber the cores they share them evenly.
         slower = one.sharing / max(1.0, found.ranks / self.cores)
         return replace(
             one,
@@ -131,7 +130,7 @@ class Cpu(Device):
         return np.ones_like(np.asarray(use, dtype=np.float64))
 
     def at_duty(self, products: float, waiting: float = 0.0) -> Cpu:
-        """The same: what it draws while it waits leaves nothing for a higher clock that could be counted on."""
+        """The same device: waiting frees no power for a higher clock that could be relied on."""
         return self
 
     def batched_matmul_time(

@@ -16,9 +16,9 @@ from choreo.hardware.power import STEADY, Duty, PowerCurve
 
 __all__ = ["PRECISIONS", "Curves", "Device", "Source"]
 
-# Bytes of an element that is read; products of eight and four bits write sixteen.
+# Bytes of an element that is read; 8-bit and 4-bit products write 16 bits.
 PRECISIONS = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "fp4": 0.5625}
-# What a device uses in place of a precision it does not have, first to last.
+# Substitutes for a precision that a device does not have, in order of preference.
 INSTEAD = {
     "fp4": ("fp8", "bf16", "fp16"),
     "fp8": ("bf16", "fp16"),
@@ -72,7 +72,7 @@ class Device:
     curves: Curves
     sources: tuple[Source, ...] = ()
     duty: Duty = STEADY
-    host_pace: float = 1.0  # what the host of its usual server takes for an operator, over one of 2023
+    host_pace: float = 1.0  # the time per operator of its usual server's host, relative to a host of 2023
 
     def __hash__(self) -> int:
         return hash((self.name, self.memory_bytes, self.power_w, self.duty))
@@ -84,7 +84,7 @@ class Device:
 
     @property
     def sharing(self) -> float:
-        """How many ranks share a core. An accelerator has one rank, and gives it everything."""
+        """How many ranks share a core. An accelerator has only one rank."""
         return 1.0
 
     @property
@@ -93,11 +93,11 @@ class Device:
         return self.curves.power.busy_sending
 
     def for_ranks(self, ranks: int) -> Device:
-        """What each of that many ranks of a host has: an accelerator of its own, or a share of the processor."""
+        """The device of each of that many ranks of a host: a whole accelerator, or a share of the processor."""
         return self
 
     def clock(self, use: npt.ArrayLike = 1.0) -> Array:
-        """The clock held under kernels with this use of the tensor cores, as a share of the datasheet's."""
+        """The sustained clock under kernels with this use of the tensor cores, as a fraction of the datasheet's."""
         held_hz = self.curves.power.clock_hz(
             np.asarray(use, dtype=np.float64),
             power_w=self.power_w,
@@ -119,7 +119,7 @@ class Device:
         return replace(self, duty=Duty(float(products), float(waiting)))
 
     def precision(self, precision: str) -> str:
-        """The precision that this device uses when it is asked for this one."""
+        """The precision that this device uses for a requested one."""
         if precision not in PRECISIONS:
             raise UnknownNameError("precision", precision, PRECISIONS)
         if precision in self.peak_flops:
@@ -172,10 +172,10 @@ class Device:
     ) -> Array:
         """Seconds of fused attention forward or, with `backward`, of its backward pass alone.
 
-        `flash` is the generation of the kernel, 2 or 3 (which stands for cuDNN's too); None is the best there is.
+        `flash` is the generation of the kernel, 2 or 3 (which also covers cuDNN's); None is the best available.
         """
         curve = self.curves.attention[self._flash(flash, "backward" if backward else "forward")]
-        # Attention is computed in sixteen bits where the products around it are of fewer.
+        # Attention is computed in 16 bits if the products around it have fewer.
         used = self.precision(precision if PRECISIONS.get(precision, 2.0) >= 2 else "bf16")
         time_s = curve.time(
             *_floats(batch, heads, seq_q, seq_k, head_dim),

@@ -151,7 +151,7 @@ def _text(device: Device) -> str:
 
 
 def _value(value: object) -> str:
-    """A value as TOML writes it: JSON does, but for numbers without a point."""
+    """A value as TOML writes it: the same as JSON, except for floats without a point."""
     if isinstance(value, tuple | list):
         return f"[{', '.join(_value(one) for one in value)}]"
     return json.dumps(value)

@@ -2,8 +2,8 @@
 
     t = floor + bytes / min(bandwidth · share, SMs · clock · bytes_per_clock)
 
-Either the memory is the limit, or, for kernels that compute or reduce much for each byte, how many bytes an SM gets
-through in a clock: on a chip with more bandwidth for each SM, the same kernel reaches a smaller share of it.
+The limit is either the memory or, for kernels that compute or reduce much per byte, how many bytes an SM processes per
+clock: on a chip with more bandwidth per SM, the same kernel reaches a smaller share of it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 __all__ = ["MEMORY_KINDS", "MemoryCurve"]
 
-# What every architecture has constants for. Elementwise kernels add and multiply, activations take exponentials; a
-# cast makes fewer bits (quantisation to fp8), an upcast more; gather is an embedding's look-up. Cross entropy counts
-# every pass over the logits, as rows of a vocabulary do not fit on an SM: 54 bytes a logit for PyTorch's in fp32.
+# Every architecture has constants for these. Elementwise kernels add and multiply, activations take exponentials. A
+# cast narrows (quantisation to fp8), an upcast widens. Gather is an embedding lookup. Cross entropy counts every pass
+# over the logits, as rows of a vocabulary do not fit on an SM: 54 bytes per logit for PyTorch's in fp32.
 MEMORY_KINDS = (
     *("elementwise", "copy", "activation", "norm", "softmax", "cross_entropy", "dropout", "gather", "reduction"),
     *("cast", "upcast", "optimizer"),
@@ -29,5 +29,5 @@ class MemoryCurve:
     bytes_per_clock: float
 
     def rate(self, bandwidth_bytes_per_s: float, sm_clocks_per_s: float) -> float:
-        """Bytes a second."""
+        """Bytes per second."""
         return min(bandwidth_bytes_per_s * self.share, sm_clocks_per_s * self.bytes_per_clock)

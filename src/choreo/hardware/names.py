@@ -1,4 +1,4 @@
-"""Devices by the names that people, papers and drivers give them.
+"""Devices by the names that users, papers and drivers give them.
 
 A text names a chip, and perhaps a capacity, a form, a kind of memory and a power: "H100-80G-SXM", "TPU v4",
 "Ampere(A100)-80G-SXM", "NVIDIA A100-SXM4-80GB", "H100-96G-HBM2e-500W". The entry of that chip that agrees best is
@@ -32,14 +32,14 @@ CAPACITY = re.compile(r"(?<![0-9.])([0-9]{2,3}) ?G(?:I?B)?(?![A-Z0-9])")
 POWER = re.compile(r"(?<![0-9.])([0-9]{3,4}) ?W(?:ATTS?)?(?![A-Z0-9])")
 FORM = re.compile(r"SXM|PCI-?E|NVL(?![0-9])")
 MEMORY_KIND = re.compile(r"HBM(?:2E|3E|[23])(?![0-9])")
-# A generation's name, where no chip is named: the chip that most clusters of it are made of.
+# The most common chip of a generation, if the text names no chip.
 GENERATIONS = {
     "VOLTA": "V100-32G-SXM2",
     "AMPERE": "A100-80G-SXM",
     "HOPPER": "H100-80G-SXM",
     "BLACKWELL": "B200-192G-SXM",
 }
-# What most people mean by the chip alone.
+# The usual variant, if the text names only the chip.
 USUAL = {"V100": "V100-32G-SXM2", "A100": "A100-80G-SXM", "A800": "A800-80G-SXM", "H100": "H100-80G-SXM"}
 
 

@@ -1,4 +1,4 @@
-"""The clock that a device holds under steady load, which its power limit keeps below the datasheet's.
+"""The clock that a device sustains under steady load, which its power limit keeps below the datasheet's.
 
 Busy tensor cores draw more than the board allows. The clock drops until the total fits: static power, and dynamic
 power, which grows with the clock and with the voltage that the clock needs:
@@ -6,10 +6,10 @@ power, which grows with the clock and with the voltage that the clock needs:
     power = static + SMs · w · load · (clock / reference)^γ        at most the highest clock the chip has
     load  = duty · u + (1 - duty - waiting) · rest + waiting · idle
 
-u is the kernel's use of the tensor cores: where SMs idle for want of tiles, the others run faster. `duty` is the share
-of time in matrix products and attention, `waiting` that without any kernel, and what is between moves memory. So a
-500 W board holds less than a 700 W one of the same chip; a burst of less than some 30 ms runs faster than steady work;
-and a job that waits for the network half of the time computes faster in the other half.
+u is the kernel's use of the tensor cores: if some SMs idle for lack of tiles, the others run faster. `duty` is the
+share of time in matrix products and attention, `waiting` the share without any kernel; the rest is memory-bound. So a
+500 W board sustains a lower clock than a 700 W board of the same chip. A burst of less than about 30 ms runs faster
+than steady work. A job that waits for the network half of the time computes faster in the other half.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ class PowerCurve:
     """Constants of an architecture's power."""
 
     static_w: float  # drawn at any clock
-    sm_w: float  # w: of one SM whose tensor cores do all they can, at the reference clock
+    sm_w: float  # w: of one SM with fully busy tensor cores, at the reference clock
     reference_hz: float
     exponent: float  # γ
-    rest: float  # what memory-bound kernels draw of w
-    idle: float  # and what an SM that waits draws of it
-    busy_sending: bool = False  # kernels that communicate draw what memory-bound ones do, rather than what waiting does
+    rest: float  # the fraction of w that memory-bound kernels draw
+    idle: float  # the fraction of w that a waiting SM draws
+    busy_sending: bool = False  # communication draws as much as memory-bound kernels, rather than as much as waiting
 
     def clock_hz(self, use: Array, *, power_w: float, sms: int, highest_hz: float, duty: Duty) -> Array:
-        """The clock held under kernels with this use of the tensor cores."""
+        """The sustained clock under kernels with this use of the tensor cores."""
         rest = (1 - duty.products - duty.waiting) * self.rest + duty.waiting * self.idle
         load = np.maximum(duty.products * use + rest, 1e-6)
         dynamic_w = max(power_w - self.static_w, 0.1 * power_w)
