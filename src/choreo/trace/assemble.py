@@ -22,8 +22,8 @@ __all__ = ["assemble", "translated"]
 
 Ints = npt.NDArray[np.int64]
 
-NODE_BYTES, MEMBER_BYTES = 320, 64  # of a node in the graph, and of a rank in a group that was made for it
-MOST_S, MOST_BYTES = 1e9, 1e18  # of one node: thirty years
+NODE_BYTES, MEMBER_BYTES = 320, 64  # memory of a node in the graph, and of a rank in a group
+MOST_S, MOST_BYTES = 1e9, 1e18  # limits of one node: thirty years, an exabyte
 
 
 def assemble(
@@ -174,7 +174,7 @@ def _members(
 
 
 def translated(members: tuple[int, ...], origin: int, world: int) -> tuple[list[tuple[int, ...]], Ints]:
-    """The groups that ranks are in where `origin` is in `members`, and which of them each rank is in.
+    """The groups of all ranks that correspond to the group `members` of `origin`, and the group of each rank.
 
     Ranks in `members` are in that group. The others are in groups of the same shape: equal distances, in blocks.
 

@@ -1,4 +1,4 @@
-"""What is in a trace: its collectives by kind, size and group, what they took, and how much of it nothing hid."""
+"""What is in a trace: its collectives by kind, size and group, their time, and how much of it was exposed."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _classes(graph: ExecutionGraph, run: WorkloadSimulation) -> list[CallClass]:
     known = np.isfinite(graph.duration_s[nodes])
     recorded_s = np.nan_to_num(graph.duration_s[nodes])
     took = np.bincount(key, recorded_s) / graph.ranks
-    # Ranks whose steps began at different times wait longer in the replay than they did.
+    # Ranks whose steps began at different times wait longer in the replay than in the recorded run.
     exposed = np.bincount(key, np.minimum(run.exposed_by_node[nodes], recorded_s)) / graph.ranks
     found = []
     for at, (what, size, shape) in enumerate(keys.T.tolist()):
@@ -88,7 +88,7 @@ def _classes(graph: ExecutionGraph, run: WorkloadSimulation) -> list[CallClass]:
 
 
 def _shape(group: Sequence[int]) -> str:
-    """Which ranks a group is, up to where it begins.
+    """The shape of a group, wherever it begins.
 
     >>> _shape((0, 1, 2, 3)), _shape((3, 11, 19)), _shape((0, 1, 5))
     ('adjacent', 'stride 8', 'others')

@@ -1,8 +1,8 @@
-"""Schedules as messages: a send at one rank and a receive at the other, and what each of them waits for.
+"""Schedules as messages: a send at one rank and a receive at the other, with their dependencies.
 
-The order is the schedule's own. A send waits for the messages that brought what it carries, and for the sends of its
-rank's earlier steps, as at one port. A receive waits for those
-that wrote the same place before it, and for the sends that still read there.
+The order is the schedule's own. A send waits for the messages that brought its data, and for the sends of its rank's
+earlier steps, as with one port. A receive waits for earlier receives into the same place, and for the sends that still
+read it.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _expand(
     gamma_s_per_byte: float,
     tag: int,
 ) -> dict[int, list[int]]:
-    """Add the messages of a schedule; returns, by rank, what its part of it ends with."""
+    """Add the messages of a schedule; returns the last nodes of each rank's part."""
     unit = schedule.contract.total_bytes(size_bytes, schedule.ranks) / schedule.total_weight
     writer = np.full((schedule.ranks, schedule.num_chunks), -1, np.int64)
     readers: list[dict[int, list[int]]] = [{} for _ in range(schedule.ranks)]

@@ -1,4 +1,4 @@
-"""What a file says of one rank, before the ranks are put together: its nodes, with the file's own numbers."""
+"""The trace of one rank before the ranks are merged: its nodes, with the file's own numbers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["EVERYBODY", "MOST_DIGITS", "Findings", "RankTrace", "RawNode"]
 
 NAN = float("nan")
 EVERYBODY = ""  # the name of the group of all ranks
-MOST_DIGITS = 9  # of a rank, or of a number of them
+MOST_DIGITS = 9  # of a rank, or of a number of ranks
 
 
 @dataclass(slots=True)
 class RawNode:
-    """One node of a file. `size_bytes` is what nccl-tests would say, except that of `shard_bytes` it is the shard."""
+    """One node of a file. `size_bytes` counts as nccl-tests does; `shard_bytes` is one rank's part."""
 
     id: int
     name: str
@@ -36,7 +36,7 @@ class RawNode:
     tag: int = 0
     priority: int = 0
     function: int = 0  # PyTorch's record-function id
-    work: tuple[int, str] | None = None  # of a collective: the record-function id and name of what did it
+    work: tuple[int, str] | None = None  # for a collective: record-function id and name of the work that executed it
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class RankTrace:
 
 @dataclass(slots=True)
 class Findings:
-    """What was wrong in a trace and was repaired, or is not known: each with a count and an example."""
+    """What was repaired in a trace, or is unknown: each with a count and an example."""
 
     counts: Counter[str] = field(default_factory=Counter)
     examples: dict[str, str] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Findings:
             self.examples.setdefault(what, example)
 
     def add(self, other: Findings) -> None:
-        """Count what another has counted."""
+        """Add another's counts."""
         for what, count in other.counts.items():
             self.note(what, other.examples[what], count)
 

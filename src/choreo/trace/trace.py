@@ -1,4 +1,4 @@
-"""Read and write traces: the format is found by what a file contains."""
+"""Read and write traces; the format is detected from a file's content."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["READABLE", "WRITABLE", "Trace", "read_trace", "write_trace"]
 MAX_FILE_BYTES = 1 << 31
 HEAD_BYTES = 1 << 16
 MAX_FILES = 1 << 16
-# Each format is a module; the first that knows a file reads it.
+# Each format is a module; the first that recognises a file reads it.
 READABLE = (
     "execution_trace",
     "kineto",
@@ -38,7 +38,7 @@ WRITABLE = ("chakra", "goal")
 
 
 class Format(Protocol):
-    """What the module of a format that can be read has."""
+    """The interface of a readable format's module."""
 
     def recognises(self, head: bytes, name: str) -> bool: ...
     def read(self, data: bytes, name: str, findings: Findings) -> list[RankTrace]: ...
@@ -83,7 +83,7 @@ def read_trace(
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """A large document is many objects, and none of them is garbage before it has been read."""
+    """Pause garbage collection: a large document makes many objects, and none is garbage while it is read."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -131,7 +131,7 @@ def _read(name: str, file: Path, data: bytes, findings: Findings) -> list[RankTr
 
 
 def _pairs(found: Sequence[tuple[str, Path, bytes]], findings: Findings) -> list[RankTrace]:
-    """The execution trace and the profiler's trace of each rank, put together; they follow in the same order."""
+    """The execution trace and the profiler's trace of each rank, joined; both lists are in the same order."""
     from choreo.trace.formats.execution_trace import join
 
     calls, profiles = ([one for one in found if one[0] == kind] for kind in TOGETHER)

@@ -1,7 +1,7 @@
 """Chakra execution traces: one file per rank, `PREFIX.RANK.et`, of protocol buffers (mlcommons/chakra, et_def.proto).
 
-Chakra counts the shard of an all_gather, and the whole vector of all other collectives. Whole microseconds would lose
-what short kernels take, so an attribute of ours carries seconds.
+Chakra counts the shard of an all_gather, and the whole vector of all other collectives. Its durations are integer
+microseconds, too coarse for short kernels, so an attribute of our own carries seconds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["COMM_TYPES", "KINDS", "RANK_IN_NAME", "node_from", "read", "recognis
 
 RANK_IN_NAME = re.compile(r"(?:^|\.)(\d+)\.(?:et|json)(?:\.gz)?$")
 VERSION = b"1.0.0"
-TEXT_BYTES = 64  # among this many first bytes, a trace has one that no text has
+TEXT_BYTES = 64  # the first this many bytes of a trace contain one that no text has
 NO_SPACE = dict.fromkeys(map(ord, "\t\r\n"))
 # By Chakra's number of a collective; a reduce_scatter_block is a reduce_scatter.
 COMM_TYPES = (
@@ -130,7 +130,7 @@ def node_from(  # noqa: PLR0917 - a node's own fields
     attributes: Attributes,
     findings: Findings,
 ) -> RawNode | None:
-    """A node from what Chakra says of it; None for what is no node of a program. It waits for data, and for control."""
+    """A node from Chakra's fields; None for records that are not part of the program. It has data and control deps."""
     if kind not in KINDS:
         if kind != INVALID:
             raise TraceError(f"node {number}, {shown(name)}, is of type {kind}, which Chakra does not have")
@@ -150,7 +150,7 @@ def node_from(  # noqa: PLR0917 - a node's own fields
     node.memory_bytes = float(attributes.get("tensor_size", 0))
     counted = node.flops or node.memory_bytes or found not in (NodeKind.COMPUTE, NodeKind.MEMORY, NodeKind.HOST)
     if not micros and "choreo_duration_s" not in attributes and counted:
-        node.duration_s = float("nan")  # nobody measured it
+        node.duration_s = float("nan")  # not measured
     size_bytes = float(attributes.get("choreo_size_bytes", attributes.get("comm_size", 0)))
     if found is NodeKind.COLLECTIVE and "comm_type" not in attributes:
         _without_type(node, bool(attributes.get("is_cpu_op")), findings)
@@ -173,7 +173,7 @@ def node_from(  # noqa: PLR0917 - a node's own fields
 
 
 def _without_type(node: RawNode, on_host: bool, findings: Findings) -> None:
-    """What PyTorch calls around a collective is work of the host. A kernel of unknown size keeps its recorded time."""
+    """PyTorch's calls around a collective are host work. A kernel of unknown size keeps its recorded time."""
     if on_host:
         node.kind, node.stream = NodeKind.HOST, _STREAM[NodeKind.HOST]
         return
@@ -189,7 +189,7 @@ _STREAM = {NodeKind.COMPUTE: 0, NodeKind.MEMORY: 1, NodeKind.HOST: 2}
 
 
 def _attribute(data: bytes, at: int, end: int, into: Attributes) -> None:
-    """Keep an attribute that says something to a simulation. Its name comes first, and is short."""
+    """Keep an attribute that a simulation needs. Its name comes first, and is short."""
     if data[at] != NAME_TAG or data[at + 1] >= 0x80:
         return
     start = at + 2 + data[at + 1]

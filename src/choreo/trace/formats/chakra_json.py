@@ -59,7 +59,7 @@ def read(data: bytes, name: str, findings: Findings) -> list[RankTrace]:
 
 
 def _documents(text: str) -> Iterator[dict[str, Any]]:
-    """The objects of a text that follow one another."""
+    """The consecutive JSON objects of a text."""
     decoder, at = json.JSONDecoder(), 0
     while at < len(text):
         if text[at].isspace():
@@ -67,7 +67,7 @@ def _documents(text: str) -> Iterator[dict[str, Any]]:
             continue
         try:
             found, at = decoder.raw_decode(text, at)
-        except (ValueError, RecursionError) as error:  # also of a number with thousands of digits
+        except (ValueError, RecursionError) as error:  # also raised for a number with thousands of digits
             raise TraceError(f"it is not JSON: {error}") from None
         if not isinstance(found, dict):
             raise TraceError(f"Chakra's JSON is made of objects, and one is {str(found)[:40]}")

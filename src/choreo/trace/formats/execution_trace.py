@@ -1,8 +1,8 @@
 """PyTorch execution traces (ExecutionTraceObserver, schema 1.0.x to 1.1.1).
 
-Its nodes are calls, and say who called whom. Those that call no others run one after another on the host. A collective
-runs beside them: what reads its tensors waits for it. How long operators took is in the profiler's trace of the same
-run, joined by the record-function id *and* the name. Without it computation takes no time.
+Its nodes are calls, each with its caller. The leaf calls run one after another on the host. A collective runs
+asynchronously: whatever reads its tensors waits for it. The durations of operators are in the profiler's trace of the
+same run, joined by the record-function id *and* the name. Without it computation takes no time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["join", "read", "recognises"]
 
 MOST_ELEMENTS = 1 << 60
 
-# What Gloo does for a collective, in a thread of its own.
+# Gloo's work for a collective, in its own thread.
 GLOO = "gloo:"
 FUNCTION = "rf_id"
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
@@ -35,7 +35,7 @@ def recognises(head: bytes, name: str) -> bool:
     return text.startswith("{") and '"schema"' in text[:200] and '"nodes"' in text
 
 
-# What is read of each call. The rest is skipped without being made into objects; values of other forms are let through.
+# The fields read from each call. Others are skipped without creating objects; values of other types are accepted.
 Scalar = str | int | float | bool | None
 
 
@@ -104,7 +104,7 @@ def read(data: bytes, name: str, findings: Findings) -> list[RankTrace]:
 def _nodes(calls: list[_Call], findings: Findings) -> list[RawNode]:
     calls.sort(key=lambda one: one.id)
     parents = {one.ctrl_deps for one in calls}
-    inside: set[int | None] = set()  # what collectives call themselves
+    inside: set[int | None] = set()  # calls made by collectives
     talks = {one.id for one in calls if _is_call(one)}
     described = {one.ctrl_deps for one in calls if one.name == "record_param_comms"}
     for one in calls:
@@ -112,10 +112,10 @@ def _nodes(calls: list[_Call], findings: Findings) -> list[RawNode]:
         if parent in inside or (parent in talks and parent not in described):
             inside.add(one.id)
     nodes: list[RawNode] = []
-    writer: dict[Any, int] = {}  # of a storage: the collective that wrote it last
+    writer: dict[Any, int] = {}  # the last collective that wrote each storage
     outstanding: list[int] = []
     previous: list[int] = []
-    asked: RawNode | None = None  # the last collective, until it is known what did it
+    asked: RawNode | None = None  # the last collective, until the call that executes it is found
     for one in calls:
         number = one.id
         if asked is not None and one.name.startswith(GLOO):
@@ -146,7 +146,7 @@ def _nodes(calls: list[_Call], findings: Findings) -> list[RawNode]:
 
 
 def join(data: bytes, profile: bytes, name: str, findings: Findings) -> list[RankTrace]:
-    """The trace of one rank from both files: of a GPU the profiler's kernels, otherwise its times of operators."""
+    """The trace of one rank from both files: with a GPU the profiler's kernels, otherwise its operator times."""
     document = kineto.parse(profile)
     (trace,) = read(data, name, findings)
     if kineto.has_kernels(document):
@@ -161,7 +161,7 @@ def join(data: bytes, profile: bytes, name: str, findings: Findings) -> list[Ran
 def _give_times(trace: RankTrace, durations: Mapping[tuple[int, str], float], findings: Findings) -> None:
     """Give nodes the times of the profiler's trace: those with the same id and the same name.
 
-    The time of a collective is that of what did it: the call itself only asks for it.
+    The time of a collective is that of the work that executes it: the call itself only enqueues it.
     """
     for node in trace.nodes:
         if node.work is not None:
@@ -228,7 +228,7 @@ def _communicates(node: RawNode, call: _Call, findings: Findings) -> bool:
 
 
 def _tensors(values: Any) -> list[list[Any]]:
-    """The tensors among some values: [tensor, storage, offset, elements, bytes an element, device], also in lists."""
+    """The tensors among some values: [tensor, storage, offset, elements, bytes per element, device], also in lists."""
     if not isinstance(values, list):
         return []
     if len(values) == 6 and type(values[5]) is str and all(type(one) is int for one in values[:5]):

@@ -1,4 +1,4 @@
-"""GOAL, the format of LogGOPSim: for each rank its computations, sends and receives, and what requires what."""
+"""GOAL, the format of LogGOPSim: for each rank its computations, sends, receives and dependencies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["write"]
 
 
 def write(graph: ExecutionGraph, path: Path) -> list[Path]:
-    """One file of all ranks. Collectives have no place there: they are cut into messages before."""
+    """One file of all ranks. GOAL has no collectives, so they must be expanded into messages first."""
     if (graph.kind == NodeKind.COLLECTIVE).any():
         raise UsageError("GOAL has no collectives; cut them into messages by an algorithm first: --algorithm ring")
     lines = [f"num_ranks {graph.ranks}", ""]

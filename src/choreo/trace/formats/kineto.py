@@ -1,11 +1,11 @@
 """PyTorch profiler traces (Kineto, Chrome's JSON).
 
-With kernels of a GPU: a node is a kernel or copy on its stream. It waits for the one before it on its stream, and for
-whatever ended last on another stream before it began. What is left of the time between is the host's. So the graph,
-with the recorded time of collectives, takes the recorded time. A simulation gives collectives the network's time.
+With GPU kernels: a node is a kernel or copy on its stream. It waits for the previous one on its stream, and for
+whatever ended last on another stream before it began. The remaining gap is host time. So the graph, with the recorded
+times of collectives, reproduces the recorded time. A simulation replaces the times of collectives.
 
-Without a GPU: the operators that call no others, one after another. A collective blocks, as nothing says otherwise; the
-execution trace of the same run knows better.
+Without a GPU: the leaf operators, one after another. A collective is assumed to block; the execution trace of the same
+run has the real dependencies.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ __all__ = ["durations_by_function", "has_kernels", "operators", "parse", "rank_t
 ON_DEVICE = {"kernel": NodeKind.COMPUTE, "gpu_memcpy": NodeKind.MEMORY, "gpu_memset": NodeKind.MEMORY}
 ROUNDING_S = 1e-6  # older traces have whole microseconds
 HOST_STREAM = 1 << 20
-MOST_US = 1e18  # since 1970, in nanoseconds by mistake
+MOST_US = 1e18  # larger than the time since 1970, even if given in nanoseconds by mistake
 
 
 def recognises(head: bytes, name: str) -> bool:
-    """Whether it is Chrome's JSON with traceEvents of PyTorch's."""
+    """Whether it is Chrome's JSON with PyTorch's traceEvents."""
     text = head.decode(errors="replace")
     return text.lstrip("\ufeff \t\r\n").startswith("{") and (
         '"traceEvents"' in text or '"schemaVersion"' in text or '"deviceProperties"' in text
@@ -61,7 +61,7 @@ def read(data: bytes, name: str, findings: Findings) -> list[RankTrace]:
 
 
 def has_kernels(document: Mapping[str, Any]) -> bool:
-    """Whether it is of a GPU."""
+    """Whether it has GPU kernels."""
     return any(isinstance(event, dict) and _is_on_device(event) for event in document["traceEvents"])
 
 
@@ -71,7 +71,7 @@ def _is_on_device(event: Mapping[str, Any]) -> bool:
 
 
 def rank_trace(document: Mapping[str, Any], nodes: list[RawNode], groups: dict[str, tuple[int, ...]]) -> RankTrace:
-    """The nodes with what the document says of ranks and groups."""
+    """The nodes with the document's ranks and groups."""
     about = document.get("distributedInfo")
     if not isinstance(about, Mapping):
         return RankTrace(nodes, groups=groups)
@@ -155,7 +155,7 @@ def _arguments(event: Mapping[str, Any]) -> Mapping[str, Any]:
 def _before(
     stream: int, begins: float, ends: Mapping[int, list[float]], last: Mapping[int, list[int]]
 ) -> tuple[list[int], float]:
-    """What a kernel waited for, as far as times tell: the one before it on its stream, and a later one elsewhere."""
+    """What a kernel waited for, judging by times: the previous one on its stream, and a later one elsewhere."""
     deps, ready = [], 0.0
     if stream in ends:
         deps.append(last[stream][-1])
@@ -173,7 +173,7 @@ def _before(
 def _communicates(
     node: RawNode, arguments: Mapping[str, Any], groups: dict[str, tuple[int, ...]], findings: Findings
 ) -> None:
-    """Make a kernel of NCCL's a collective, if it says which."""
+    """Make an NCCL kernel a collective, if the event says which."""
     collective = collective_of(str(arguments.get("Collective name", "")))
     ins, outs = (arguments.get(f"{way} msg nelems", 0) for way in ("In", "Out"))
     item_bytes = ITEM_BYTES.get(str(arguments.get("dtype", "")).lower())
@@ -200,7 +200,7 @@ def _communicates(
 
 
 def operators(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The operators that call no others, in order of time; a collective's own calls do not count."""
+    """The leaf operators, in order of time; calls made by a collective do not count."""
     found: list[dict[str, Any]] = []
     open_until = float("-inf")
     parents: list[dict[str, Any]] = []
@@ -248,7 +248,7 @@ def _operator_nodes(
 
 
 def _sizes(arguments: Any) -> list[float]:
-    """The bytes of each tensor that an operator was given, as far as it says."""
+    """The bytes of each tensor argument of an operator, if recorded."""
     dims, types = arguments.get("Input Dims"), arguments.get("Input type")
     if not (isinstance(dims, list) and isinstance(types, list)):
         return []

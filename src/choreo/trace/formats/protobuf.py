@@ -31,7 +31,7 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def delimited(data: bytes) -> Iterator[tuple[int, int]]:
-    """Where each message of a file begins and ends; the length stands before each."""
+    """Where each message of a file begins and ends; each is preceded by its length."""
     at, end = 0, len(data)
     while at < end:
         size, start = varint(data, at)
@@ -42,7 +42,7 @@ def delimited(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """The fields of a message: number, kind, and its value; of bytes, where they begin and end."""
+    """The fields of a message: number, kind, and value; for bytes, where they begin and end."""
     while at < end:
         tag = data[at]
         at += 1
@@ -84,7 +84,7 @@ def packed_varints(data: bytes, at: int, end: int) -> list[int]:
 
 
 def put_number(value: int) -> bytes:
-    """A number as its bytes; negative ones are those of 64 bits."""
+    """A number as a varint; negative numbers are encoded as 64 bits."""
     value &= 0xFFFFFFFFFFFFFFFF
     out = bytearray()
     while value >= 0x80:

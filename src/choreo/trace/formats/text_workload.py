@@ -1,9 +1,9 @@
-"""The text workloads of ASTRA-sim 1.0 and SimAI: a layer a row, with computation and communication of its three passes.
+"""The text workloads of ASTRA-sim 1.0 and SimAI: a layer per row, with compute and communication of its three passes.
 
 A row is `name -1 FORWARD INPUT-GRADIENT WEIGHT-GRADIENT update`, and each pass is nanoseconds, a collective and bytes.
-The first line names the kind of parallelism. Forward and input-gradient communication is that of tensor parallelism and
-is waited for. Weight gradients are reduced between data-parallel ranks while the backward pass goes on. Of an
-all_gather ASTRA-sim counts one shard, SimAI the whole vector.
+The first line names the kind of parallelism. Forward and input-gradient communication is tensor parallel and blocks.
+Weight gradients are reduced between data-parallel ranks during the rest of the backward pass. For an all_gather
+ASTRA-sim counts one shard, SimAI the whole vector.
 """
 
 from __future__ import annotations

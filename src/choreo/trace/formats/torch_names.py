@@ -30,7 +30,7 @@ ITEM_BYTES = {
     "float8_e4m3fn": 1,
     "float8_e5m2": 1,
 }
-# What a name contains, in this order: the first that fits.
+# Substrings of names, in this order: the first match wins.
 PARTS = (
     ("reducescatter", "reduce_scatter"),
     ("allreduce", "all_reduce"),
@@ -44,7 +44,7 @@ PARTS = (
     ("send", "send"),
     ("recv", "recv"),
 )
-# What begins like a collective and is none.
+# Names that look like a collective but are not.
 NONE = ("wait", "monitored", "init", "coalesc_start", "startcoalescing", "endcoalescing")
 
 
@@ -61,7 +61,7 @@ def collective_of(name: str) -> str:
 
 
 def size_from_elements(collective: str, ins: float, outs: float, item_bytes: float) -> float:
-    """The size as nccl-tests counts it, from the elements that a rank gives and gets."""
+    """The size as nccl-tests counts it, from the elements that a rank sends and receives."""
     elements = (
         max(ins, outs) if collective in ("all_gather", "reduce_scatter", "gather", "scatter", "broadcast") else ins
     )
@@ -69,7 +69,7 @@ def size_from_elements(collective: str, ins: float, outs: float, item_bytes: flo
 
 
 def group_ranks(text: object, size: int) -> tuple[int, ...]:
-    """The ranks that "[0, 1, 2, 3]" or "[0, 8, ..., 56]" names; empty if it cannot be told."""
+    """The ranks that "[0, 1, 2, 3]" or "[0, 8, ..., 56]" names; empty if unclear."""
     if isinstance(text, list):
         return tuple(text) if all(isinstance(one, int) for one in text) else ()
     found = re.findall(r"\d+", str(text))

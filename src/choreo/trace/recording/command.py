@@ -17,7 +17,7 @@ __all__ = ["FOLDER", "STEP", "record_command"]
 
 FOLDER, STEP = "CHOREO_TRACE_FOLDER", "CHOREO_TRACE_STEP"
 INJECTED = Path(__file__).parent / "inject"
-STDERR = 2  # the descriptor: what the program prints is not what the command answers
+STDERR = 2  # the file descriptor: the program's output must not mix with the command's
 
 
 def record_command(command: Sequence[str], folder: Path, step: int = 3) -> None:

@@ -1,4 +1,4 @@
-"""Found by the Python of a program that `choreo trace record` runs: once torch is there, its steps are counted."""
+"""Loaded by the Python of a program that `choreo trace record` runs; counts steps once torch is imported."""
 
 import importlib.abc
 import importlib.machinery
