@@ -1,7 +1,7 @@
 """What is kept of a result: its case, what was predicted for it, and every sample that was measured.
 
-A case says what happens where, and not how the number was found. So different predictions and measurements of the same
-thing share one case.
+A case says what runs where, not how its time was found. So different predictions and measurements of the same thing
+share one case.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _whole(value: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A collective, or a training job, somewhere; what does not apply is None."""
+    """A collective or a training job on some system; fields that do not apply are None."""
 
     collective: str | None = None
     algorithm: str | None = None
@@ -62,7 +62,7 @@ class Case:
     precision: str | None = None
     software: str | None = None
     device: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)  # whatever else makes it another case
+    options: Mapping[str, Any] = field(default_factory=dict)  # whatever else distinguishes cases
 
     def values(self) -> dict[str, str | int | None]:
         """The columns of `case_`, without its number and hash."""

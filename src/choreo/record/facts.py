@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Fact", "facts_of"]
 
 Fact = Predicted | Measured
-HERE = "this-machine"  # the topology of what was measured between processes of one machine
+HERE = "this-machine"  # the topology of measurements between processes of one machine
 
 
 def facts_of(result: object, **settings: object) -> list[Fact]:

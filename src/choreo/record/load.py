@@ -34,9 +34,9 @@ __all__ = ["Loaded", "columns_writer", "load", "loaded_files", "need"]
 
 LIST = "files.json"
 WHOLE = ("machine", "run")
-ROWS = 1 << 17  # at a time
-MOST_FILES = 32  # of a table, which are then made one
-STAYS_S = 600.0  # how long a file is there after it was replaced
+ROWS = 1 << 17  # rows loaded at a time
+MOST_FILES = 32  # per table; more are merged into one
+STAYS_S = 600.0  # how long a file is kept after it was replaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def load(folder: Path) -> Loaded:
             listed = _read_list(place)
             before = _names(listed)
             new: dict[str, int] = {}
-            connection.execute("begin")  # one moment of the store for all tables
+            connection.execute("begin")  # one snapshot of the store for all tables
             for table in TABLES:
                 new[table] = _load_table(connection, place, table, listed)
             _write(place / LIST, json.dumps({"version": VERSION, "tables": listed}, indent=1).encode())
@@ -215,7 +215,7 @@ def _names(listed: dict[str, list[dict[str, Any]]]) -> set[str]:
 def _remove_others(place: Path, listed: set[str], before: set[str]) -> None:
     """Remove what an interrupted load left behind, and files that were replaced a while ago.
 
-    Files that were only `listed` `before` this load are marked with the time: a reader may be about to open them.
+    Files that were listed only `before` this load get a new time stamp: a reader may be about to open them.
     """
     for file in place.glob("*.parquet*"):
         if file.name in listed:
@@ -244,7 +244,7 @@ def _explained(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        why = os.strerror(error.errno) if error.errno else str(error)  # Arrow has a story of its own
+        why = os.strerror(error.errno) if error.errno else str(error)  # Arrow's own message is longer
         raise StoreError(
             f"{shown(place)} cannot be written: {why}; what was loaded before is still there, and --oltp asks the rows"
         ) from error

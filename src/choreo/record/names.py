@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["schedule_case", "topology_figures", "topology_name", "typed"]
 
 FIGURES = ("bandwidth_bytes_per_s", "latency_s", "overhead_s", "gap_s")
-MOST_TRANSFERS = 1 << 20  # of a schedule from elsewhere that are hashed to name it
+MOST_TRANSFERS = 1 << 20  # hash at most this many transfers to name a schedule from outside the library
 
 
 def schedule_case(schedule: Schedule, options: Mapping[str, object] | None = None) -> Case:
@@ -65,7 +65,7 @@ def _schedule_digest(schedule: Schedule) -> str:
 
 
 def topology_name(topology: str | Topology) -> str:
-    """A network as it is typed, followed by a hash where the text alone does not define it: a file, a slow link.
+    """A network as typed, followed by a hash if the text alone does not define it: a file, a slow link.
 
     >>> import choreo
     >>> topology_name("torus(4x4,45GB/s,1us)"), topology_name(choreo.get_topology(" ring( 8 )"))

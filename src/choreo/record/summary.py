@@ -30,7 +30,7 @@ class Summary:
     runs: list[dict[str, Any]]
 
     def to_dict(self) -> dict[str, Any]:
-        """As values that JSON knows."""
+        """As JSON values."""
         return {
             "store": str(self.folder),
             "version": self.version,

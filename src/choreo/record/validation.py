@@ -19,7 +19,7 @@ from choreo.validate.errors import grouped, mean, relative_error
 __all__ = ["StoreValidation", "ValidatedCase", "ValidatedGroup", "validate_store"]
 
 BOUNDARY_BYTES = 1 << 20
-# Measured times of NCCL on a network that its name gives: these can be predicted now.
+# Measured times of NCCL on a network that is defined by its name: these can be predicted now.
 MEASURED = """
 select distinct c.collective, c.algorithm, c.ranks, c.size_bytes, c.topology, c.root, c.options
 from measurement s join case_ c on c.id = s.case_
@@ -70,7 +70,7 @@ class ValidatedCase(Result):
         return relative_error(self.predicted_s, self.measured_s)
 
     def to_dict(self) -> dict[str, Any]:
-        """As values that JSON knows; a training step has no size."""
+        """As JSON values; a training step has no size."""
         return {name: getattr(self, name) for name in self.columns}
 
 

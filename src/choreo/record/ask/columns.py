@@ -18,7 +18,7 @@ __all__ = ["duckdb_engine"]
 
 @contextmanager
 def duckdb_engine(folder: Path, *, fresh: bool = True) -> Iterator[Engine]:
-    """What answers queries from the columns; `fresh` loads what is new before."""
+    """An engine that answers queries from the columns; `fresh` first loads new rows."""
     need("duckdb")
     import duckdb
 

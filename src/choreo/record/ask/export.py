@@ -15,13 +15,13 @@ FORMATS = (".csv", ".json", ".parquet")
 
 
 def check_format(path: Path) -> None:
-    """Refuse a file whose name does not say what is to be in it."""
+    """Refuse a file whose extension is not a known format."""
     if path.suffix not in FORMATS:
         raise UsageError(f"{shown(path)}: a table goes to a file that ends in {', '.join(FORMATS)}")
 
 
 def write_answer(answer: Answer, path: Path) -> None:
-    """Write the rows of an answer; an empty cell of a CSV file is a value that is not there."""
+    """Write the rows of an answer; an empty cell of a CSV file is a missing value."""
     check_format(path)
     if path.suffix == ".csv":
         import csv

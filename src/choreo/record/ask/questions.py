@@ -21,7 +21,7 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The question, its parameters, the query, and what is made of its rows."""
+    """The question, its parameters, the query, and how its rows are processed."""
 
     summary: str
     sql: str

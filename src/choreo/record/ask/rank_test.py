@@ -9,7 +9,7 @@ from functools import cache
 
 __all__ = ["larger_p"]
 
-MOST_EXACT = 20  # samples of a side
+MOST_EXACT = 20  # samples per side
 
 
 def larger_p(after: Sequence[float], before: Sequence[float]) -> float:
@@ -40,7 +40,7 @@ def larger_p(after: Sequence[float], before: Sequence[float]) -> float:
 
 @cache
 def _ways(n: int, m: int, wins: int) -> int:
-    """In how many orders of n and m samples there are that many wins of the n."""
+    """The number of orders of n and m samples in which the n have that many wins."""
     if wins < 0 or wins > n * m:
         return 0
     if n == 0 or m == 0:

@@ -22,7 +22,7 @@ MOST_ROWS = 1_000_000
 Filter = tuple[str, str, Any] | tuple[str, str]
 
 _AGGREGATE = re.compile(r"(\w+)\((\*|\w+)\)")
-# The columns of each view: those of the case, its own, and those that say where and when.
+# The columns of each view: those of the case, the view's own, and those of provenance.
 _CASE = {
     **dict.fromkeys(("collective", "algorithm"), "text"),
     **dict.fromkeys(("ranks", "size_bytes"), "number"),
@@ -81,8 +81,8 @@ def select(
 
     `chosen` are columns, or figures of a group: "median(time_s)", "count(*)", also min, max, mean and sum. `where` are
     triples like ("ranks", ">=", 8) or ("algorithm", "in", ["ring", "swing"]). `order_by` names columns, with a minus
-    before those that fall. The view is "result", a row for each prediction and sample, or "compared", predicted beside
-    measured. DuckDB answers where it is installed, or SQLite (`oltp`).
+    for descending order. The view is "result", a row for each prediction and sample, or "compared", predicted beside
+    measured. DuckDB answers if it is installed, or SQLite (`oltp`).
 
     >>> import choreo, tempfile
     >>> from choreo.record import select

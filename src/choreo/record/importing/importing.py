@@ -20,7 +20,7 @@ __all__ = ["Imported", "import_nccl_tests"]
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What came of a file: its tests, and how many rows and samples they had."""
+    """The result of an import: the file's tests, and their numbers of rows and samples."""
 
     tests: list[NcclTest]
     rows: int
@@ -39,8 +39,8 @@ def import_nccl_tests(
 ) -> Imported:
     """Keep the measurements of a file of nccl-tests, or of NCCL's Inspector.
 
-    `topology` says what it ran on: predictions are of that. `collective` and `ranks` are for files that do not say
-    them. A file that was imported is refused unless `again`.
+    `topology` says what it ran on, for predictions. `collective` and `ranks` are for files that do not give them. A
+    file that was imported before is refused unless `again`.
     """
     tests = read_nccl_inspector(path) if is_inspector_file(path) else read_nccl_tests(path)
     cases = [_facts(path, test, topology, collective, ranks) for test in tests]
@@ -111,7 +111,7 @@ def _facts(
 
 
 def _devices(test: NcclTest, devices: int) -> list[int]:
-    """The devices that ranks were on: the same number on each host, its first ones."""
+    """The devices of the ranks: the same number on each host, the first ones."""
     ranks, hosts = test.ranks or 0, len(test.hosts)
     if hosts < 2 or ranks % hosts or devices % hosts:
         return list(range(ranks))

@@ -1,7 +1,7 @@
 """Measurements of NCCL's Inspector plugin: a line of JSON for each collective that a rank ran in a real job.
 
 A row is one collective of one size in one communicator. A sample is one call: the longest time of the ranks in the
-file. Of an all_gather or a reduce_scatter, the Inspector counts one rank's part.
+file. For an all_gather or a reduce_scatter, the Inspector counts one rank's part.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ HEAD_BYTES = 1 << 14
 
 
 def is_inspector_file(path: str | Path) -> bool:
-    """Whether a file has lines of the Inspector's."""
+    """Whether a file has lines in the Inspector's format."""
     return b'"coll_perf"' in _content(path)[:HEAD_BYTES]
 
 
 def read_nccl_inspector(path: str | Path) -> list[NcclTest]:
-    """A test for each communicator and collective. A line that is cut off, as by a job that died, is left out."""
+    """A test for each communicator and collective. Truncated lines, as left by a job that died, are skipped."""
     found: dict[tuple[str, str], dict[int, dict[int, float]]] = {}
     about: dict[tuple[str, str], NcclTest] = {}
     for line in _content(path).splitlines():

@@ -53,7 +53,7 @@ class NcclTest:
     ranks: int | None = None
     hosts: list[str] = field(default_factory=list)
     device: str = ""
-    forced: str | None = None  # what NCCL_ALGO said
+    forced: str | None = None  # the value of NCCL_ALGO
     rows: list[TimedRow] = field(default_factory=list)
 
 
@@ -133,7 +133,7 @@ def _test_of(document: dict[str, Any]) -> NcclTest:
     processes = config.get("devices") or []
     for one in processes:
         _add_rank(found, int(one["rank"]), str(one["hostname"]), str(one["device_info"]).strip())
-    if processes:  # of each process the first GPU is listed
+    if processes:  # only the first GPU of each process is listed
         found.ranks = len(processes) * int(config.get("nthreads", 1)) * int(config.get("ngpus", 1))
         if not 0 < found.ranks <= MAX_RANKS:
             raise ValueError(f"{found.ranks} ranks")

@@ -1,4 +1,4 @@
-"""What every connection to the store has: errors as sentences, the marks of the file, and the views."""
+"""What all connections to the store share: error messages, the file's version, and the views."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from choreo.record.store.schema import VERSION, VIEWS
 
 __all__ = ["PATIENCE_S", "check_version", "explained", "make_views", "marks", "patiently"]
 
-PATIENCE_S = 60.0  # for other writers
-# (what SQLite says, the sentence)
+PATIENCE_S = 60.0  # how long to wait for other writers
+# (SQLite's message, our message)
 TROUBLES = (
     ("SQLITE_FULL", "the disk is full; free some space and try again, what was kept so far is safe"),
     ("SQLITE_CORRUPT", "is damaged; move it away and start a new one; `sqlite3 FILE .recover` saves what can be read"),
@@ -67,7 +67,7 @@ def check_version(file: Path, version: int) -> None:
 
 
 def patiently(connection: sqlite3.Connection, statement: str) -> None:
-    """Run a statement that SQLite's busy timeout does not cover, again until it succeeds."""
+    """Retry a statement that SQLite's busy timeout does not cover until it succeeds."""
     until = time.monotonic() + PATIENCE_S
     while True:
         try:

@@ -11,8 +11,8 @@ from choreo.errors import StoreError, UsageError, shown
 __all__ = ["COLUMNS", "DATABASE", "VARIABLE", "check_local", "store_path"]
 
 VARIABLE = "CHOREO_STORE"
-DATABASE = "record.sqlite"  # rows, as they are written
-COLUMNS = "columns"  # the same in Parquet, as `load` left them
+DATABASE = "record.sqlite"  # the rows
+COLUMNS = "columns"  # the same data in Parquet, as of the last `load`
 # SQLite's write-ahead log needs memory that all writers share, which no network file system has.
 NETWORK = (
     "nfs",

@@ -178,7 +178,7 @@ class Store:
 
     def _prepare(self) -> None:
         connection = self._connection
-        connection.execute("begin")  # one moment of the file: another process may be making its tables
+        connection.execute("begin")  # a consistent snapshot: another process may be creating the tables
         application, version = marks(connection)
         empty = not connection.execute("select 1 from sqlite_master limit 1").fetchall()
         connection.execute("commit")
@@ -188,7 +188,7 @@ class Store:
             )
         check_version(self.file, version)
         patiently(connection, "pragma journal_mode = wal")
-        connection.execute("pragma synchronous = normal")  # a kill loses nothing, a power cut the last moments at most
+        connection.execute("pragma synchronous = normal")  # a kill loses nothing, a power cut the last commits at most
         connection.execute("pragma foreign_keys = on")
         if version < VERSION or application != APPLICATION:
             with self._transaction():
@@ -235,7 +235,7 @@ class Store:
                 raise
 
     def _roll_back(self) -> None:
-        self._cases.clear()  # their numbers may have been those of this transaction
+        self._cases.clear()  # their ids may have come from this transaction
         self._constants.clear()
         if self._connection.in_transaction:
             self._connection.execute("rollback")
@@ -258,7 +258,7 @@ def connect_read_only(folder: Path) -> sqlite3.Connection:
         try:
             connection = _opened(file, "mode=ro")
         except sqlite3.OperationalError:
-            # The log's shared memory cannot be made in a folder that is read-only: nobody writes there either.
+            # The log's shared memory cannot be created in a read-only folder, but then there is no writer either.
             if file.with_name(f"{file.name}-wal").exists() and not os.access(folder, os.W_OK):
                 raise
             connection = _opened(file, "immutable=1")
