@@ -1,8 +1,7 @@
-"""The axes of a sweep: what each verb can vary, and the values in what people type.
+"""The axes of a sweep: what each verb can vary, and how their values are parsed.
 
-A text is cut at commas that stand outside of brackets: `hgx-h100:1,torus(4x4x4, 45GB/s, 1us)` is two networks. Sizes
-and numbers of ranks have ranges: `8:1GiB` doubles from one end to the other, `8:1GiB:4` takes every fourth power,
-`2..8` is each number.
+A text is split at commas outside of brackets: `hgx-h100:1,torus(4x4x4, 45GB/s, 1us)` is two networks. Sizes and numbers
+of ranks have ranges: `8:1GiB` doubles from one end to the other, `8:1GiB:4` multiplies by four, `2..8` is each number.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _MARK = re.compile("[(),]")
 
 
 def split(text: str) -> list[str]:
-    """The parts of a text between commas that stand outside of brackets.
+    """The parts of a text between commas outside of brackets.
 
     >>> split("hgx-h100:1, torus(4x4, 45GB/s)")
     ['hgx-h100:1', 'torus(4x4, 45GB/s)']

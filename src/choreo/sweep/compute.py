@@ -19,9 +19,9 @@ __all__ = ["MAKERS"]
 
 Row = tuple[dict[str, Any], list[Fact]]
 
-# How packets choose among equally short paths; flows have words of their own.
+# How packets choose among equally short paths; flows have other names for it.
 PACKET_ROUTING = ("spray", "ecmp")
-# Parameters of what a case needs are its own too, for its hash: `_`.
+# A case repeats the parameters of its dependencies so that they enter its hash; `_` takes those it does not use.
 
 
 def _make_topology(*, text: str, routing: str | None = None, content: str = "") -> Topology:
@@ -41,7 +41,7 @@ def _make_schedule(
         load_algorithms(load)
     found = build(collective, algorithm, ranks, **options)
     if not get_algorithm(collective, algorithm).in_library or options.get("axes"):
-        prove(found)  # figures of a wrong schedule are worth nothing
+        prove(found)  # figures of a wrong schedule are worthless
     return found
 
 

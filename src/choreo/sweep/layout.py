@@ -45,12 +45,12 @@ IDENTITY = (
     "algorithm",
     "axes",
 )
-# What a picture may have along its horizontal axis, in this order.
+# Candidates for a plot's horizontal axis, in this order.
 ALONG = ("size_bytes", "ranks", "gpus", "global_batch", "seq")
 
 
 def varying(table: Table, names: Sequence[str] = IDENTITY) -> list[str]:
-    """The columns among `names` that tell rows apart."""
+    """The columns among `names` whose values differ between rows."""
     return [name for name in names if name in table and len(set(table[name])) > 1]
 
 

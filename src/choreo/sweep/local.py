@@ -21,8 +21,8 @@ from choreo.sweep.wire import receive, send
 __all__ = ["available_cores", "run_here"]
 
 ALONE_S = 0.25  # how long this process works alone before it starts others
-CHUNK_S = 0.1  # of work that a worker gets at a time
-TRIES = 2  # of a case whose worker dies
+CHUNK_S = 0.1  # seconds of work that a worker gets at a time
+TRIES = 2  # attempts at a case whose worker dies
 END_S = 2.0
 
 
@@ -67,7 +67,7 @@ class _Pool:
     def __init__(self, verb: str, count: int) -> None:
         pairs = [socket.socketpair() for _ in range(count)]
         theirs = [pair[1] for pair in pairs]
-        # One thread each: the cores are shared out already.
+        # One thread each: the workers already use all cores.
         threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "choreo.sweep.worker", verb, *(str(one.fileno()) for one in theirs)],
@@ -93,12 +93,12 @@ class _Pool:
         return all(peer.ready for peer in self._peers)
 
     def run(self, queue: Queue, tries: dict[int, int]) -> Generator[list[Done], None, None]:
-        """Hand out cases until none is left, or no worker."""
+        """Hand out cases until no case or no worker is left."""
         began, count = time.monotonic(), 0
         while self._peers and (queue or any(peer.given for peer in self._peers)):
             most = max(1, int(CHUNK_S / self._case_s)) if self._case_s else 1
             for peer in list(self._peers):
-                # The next chunk comes before the last one is done.
+                # Send the next chunk before the last one is done.
                 if queue and len(peer.given) <= most // 2:
                     self._give(peer, queue.take(id(peer), most, len(self._peers)), queue)
             done: list[Done] = []
@@ -118,7 +118,7 @@ class _Pool:
         if not cases:
             return
         peer.given.update(cases)
-        with suppress(OSError):  # it is dead, which its socket will tell
+        with suppress(OSError):  # it is dead; reading its socket will show that
             send(peer.connection, cases)
 
     def _received(self, peer: _Peer) -> object:
@@ -155,7 +155,7 @@ class _Pool:
         for peer in list(self._peers):
             self._drop(peer)
         self._selector.close()
-        with suppress(OSError):  # what is still computed is of no use
+        with suppress(OSError):  # unfinished work is discarded
             os.killpg(self._process.pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):  # a busy machine may take its time
             self._process.wait(END_S)

@@ -18,17 +18,17 @@ from choreo.sweep.tasks import Done, Task, Worker
 
 __all__ = ["run_on_ray"]
 
-CHUNK_S = 0.5  # of work in a task: a node that is lost takes no more than this with it
-AHEAD = 2  # tasks a core that wait in the cluster
+CHUNK_S = 0.5  # seconds of work per task: a lost node loses no more than this
+AHEAD = 2  # tasks per core that are queued in the cluster
 PROBE_S = 120.0
 SUFFIXES = (".py", ".toml", ".json", ".xml")
-# Of a process of the cluster: its worker, which makes once what cases share, and the files it was sent.
+# Per process of the cluster: its worker, which caches what cases share, and the files it was sent.
 _HERE: dict[str, Any] = {}
 
 
 def compute(cases: list[Numbered], files: dict[str, bytes]) -> list[Done]:
     """Compute some cases; this runs on the cluster. `files` are those of the user that cases name."""
-    if _HERE.get("files") != files:  # of another sweep of the same driver
+    if _HERE.get("files") != files:  # the process served another sweep of the same driver
         folder = Path(tempfile.mkdtemp(prefix="choreo-sweep-"))
         places = {}
         for number, (name, content) in enumerate(files.items()):
@@ -84,7 +84,7 @@ def _handed_out(ray: Any, queue: Queue, files: dict[str, bytes]) -> Generator[li
 
 
 def _has_this_code(ray: Any) -> bool:
-    """Whether the cluster has this package, of the same code."""
+    """Whether the cluster has this package with the same code."""
 
     def code() -> str:
         from choreo.record.store.provenance import code_hash

@@ -1,4 +1,4 @@
-"""Which case goes to which worker: those that share a network or a schedule stay together while there are others."""
+"""Which case goes to which worker: cases that share a network or a schedule go to the same worker if possible."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Queue:
 
     def __init__(self, cases: Iterable[Numbered]) -> None:
         self._groups: dict[Hashable, deque[Numbered]] = {}
-        self._at: dict[Hashable, Hashable] = {}  # the group that each worker is at
+        self._at: dict[Hashable, Hashable] = {}  # the current group of each worker
         self._waiting = 0
         for number, case in cases:
             self.put(number, case)
@@ -43,7 +43,7 @@ class Queue:
         if self._at.get(worker) not in self._groups:
             others = {at for one, at in self._at.items() if one != worker}
             free = [group for group in self._groups if group not in others]
-            # The first group that no worker is at; otherwise a part of the longest.
+            # The first group that no worker has; otherwise a part of the longest.
             self._at[worker] = (
                 free[0] if free else max(self._groups, key=lambda one: len(self._groups[one]), default=None)
             )

@@ -62,7 +62,7 @@ class Table(Mapping[str, list[Any]]):
         return dict(self._columns)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """The table as a DataFrame of pandas."""
+        """The table as a pandas DataFrame."""
         try:
             import pandas as pd
         except ImportError:
@@ -70,7 +70,7 @@ class Table(Mapping[str, list[Any]]):
         return pd.DataFrame(self._columns)
 
     def to_polars(self) -> polars.DataFrame:
-        """The table as a DataFrame of polars."""
+        """The table as a polars DataFrame."""
         try:
             import polars as pl
         except ImportError:
@@ -78,7 +78,7 @@ class Table(Mapping[str, list[Any]]):
         return pl.DataFrame(self._columns, infer_schema_length=None)
 
     def to_arrow(self) -> pyarrow.Table:
-        """The table as one of Arrow."""
+        """The table as an Arrow table."""
         try:
             import pyarrow as pa
         except ImportError:
@@ -86,11 +86,11 @@ class Table(Mapping[str, list[Any]]):
         return pa.table(self._columns)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Arrow's own protocol, by pyarrow: newer libraries ask for this one."""
+        """Arrow's PyCapsule stream protocol, through pyarrow; newer libraries use this one."""
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
     def __dataframe__(self, nan_as_null: bool = False, allow_copy: bool = True) -> object:
-        """The dataframe interchange protocol, for every library that speaks it."""
+        """The dataframe interchange protocol, for libraries that support it."""
         from choreo.sweep.interchange import InterchangeFrame
 
         return InterchangeFrame(self._columns)

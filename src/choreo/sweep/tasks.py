@@ -47,7 +47,7 @@ class Done:
     number: int
     row: Mapping[str, Any]
     facts: tuple[Fact, ...] = ()
-    kept: bool = True  # False: it could not be computed for a reason that may be gone next time
+    kept: bool = True  # False: it failed for a reason that may be gone next time
 
 
 class Worker:
@@ -55,7 +55,7 @@ class Worker:
 
     def __init__(self, makers: Mapping[str, Callable[..., Any]]) -> None:
         self.makers = makers
-        self.made = 0  # shared values that were made: each once, unless there are very many
+        self.made = 0  # shared values computed: each once, unless there are more than the cache holds
         self._kept: OrderedDict[Task, Any] = OrderedDict()
 
     def value(self, task: Task) -> Any:

@@ -24,7 +24,7 @@ PLAN = ("tp", "pp", "dp", "cp", "ep", "zero", "micro_batch", "interleave", "sche
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """What a sweep can vary of a verb, which axes it must be given, and the figure that is its time."""
+    """A verb: the axes that a sweep can vary, those it must be given, and the column that is its time."""
 
     needed: tuple[str, ...]
     more: tuple[str, ...]
@@ -158,7 +158,7 @@ def _nccl_task(given: Mapping[str, Value]) -> Task:
 
 
 def _prefixed(network: Task) -> tuple[tuple[str, Value], ...]:
-    """The parameters of a network in the case that is on it."""
+    """The parameters of a network, as parameters of a case on it."""
     names = {"text": "topology", "content": "topology_content"}
     return tuple((names.get(name, name), value) for name, value in network.parameters)
 
@@ -169,7 +169,7 @@ def _plan_task(given: Mapping[str, Value]) -> Task:
     files = {}
     for name in ("model", "cluster", "device"):
         text = str(given.get(name) or "")
-        if name == "model" and is_file(Path(text, "config.json")):  # a folder as Hugging Face has them
+        if name == "model" and is_file(Path(text, "config.json")):  # a Hugging Face model folder
             text = str(Path(text, "config.json"))
             given = {**given, "model": text}
         if Path(text).suffix.lower() in (".json", ".toml", ".xml"):

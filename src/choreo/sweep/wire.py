@@ -16,7 +16,7 @@ def send(connection: socket.socket, message: object) -> None:
 
 
 def receive(connection: socket.socket) -> object:
-    """Receive one message; EOFError where the other end is closed."""
+    """Receive one message; EOFError if the other end is closed."""
     (length,) = struct.unpack("!I", _exactly(connection, 4))
     return pickle.loads(_exactly(connection, length))
 

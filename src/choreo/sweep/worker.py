@@ -1,6 +1,6 @@
 """A process that computes cases: `python -m choreo.sweep.worker SOCKET ...`, one worker for each socket.
 
-It imports once and forks the others, which share that memory. It ends when the other end of its socket does.
+It imports once and forks the others, which share that memory. A worker ends when the other end of its socket closes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def work(connection: socket.socket) -> None:
 
 
 def main() -> None:
-    """Fork a worker for each socket but the first, and be the first."""
+    """Fork a worker for each socket but the first, and serve the first."""
     verb, *numbers = sys.argv[1:]
     for module in MODULES.get(verb, ()):
         importlib.import_module(module)
