@@ -1,4 +1,4 @@
-"""The page that brings everything together, served from this machine."""
+"""The web page that combines all verbs, served from this machine."""
 
 from choreo.explore.explore import explore
 

@@ -21,7 +21,7 @@ def explore(
     browser: bool = True,
     ready: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve the page until Ctrl-C. `port` 0 is any that is free; `ready` is called with the address.
+    """Serve the page until Ctrl-C. `port` 0 means any free port; `ready` is called with the address.
 
     With `browser` the page is opened in the user's browser.
 

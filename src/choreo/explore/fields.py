@@ -1,6 +1,6 @@
-"""What the page asks for: its fields, read and bounded, and the schedule, network and constants that they name.
+"""The fields of the page's requests, parsed and limited, and the schedule, network and constants that they name.
 
-The page sends text as people type it on the command line. It cannot name a file, and nothing of it is executed.
+The page sends text as typed on the command line. It cannot name a file, and none of it is executed.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ __all__ = [
 ]
 
 MOST_RANKS = 4096
-# A schedule that the page writes itself.
+# The longest schedule document that the page may send.
 MOST_DOCUMENT = 1 << 19
-# Packets that are followed within a second or two.
+# The number of packets that can be simulated within a second or two.
 MOST_PACKETS = 1 << 21
-# What may be said of packets beside the memory of a switch: the field of `Packets`, its value, and the option.
+# Words for packet settings besides a switch's buffer: the field of `Packets`, its value, and the option.
 PACKET_WORDS: dict[str, tuple[str, object, str]] = {
     "lossless": ("lossless", True, "--lossless"),
     "lossy": ("lossless", False, "--lossy"),
@@ -117,7 +117,7 @@ class Case:
 
 
 class _Kept:
-    """The latest things made, by what they were made from: a slider that moves one field leaves the others."""
+    """A cache of recent results by their inputs: moving a slider changes only one field."""
 
     def __init__(self) -> None:
         self.made: OrderedDict[Hashable, object] = OrderedDict()
@@ -137,7 +137,7 @@ _networks, _schedules = _Kept(), _Kept()
 
 
 def reading(field: str, read: Callable[[], Made]) -> Made:
-    """What a function makes of a field; its error says which field it was."""
+    """Parse a field with a function; an error names the field."""
     try:
         return read()
     except FieldError:
@@ -182,7 +182,7 @@ def packets_of(text: str) -> Packets | None:
 
 
 def packet_options(text: str) -> list[str]:
-    """The options of the command line for the same.
+    """The same settings as command-line options.
 
     >>> packet_options("1MiB lossy")
     ['--packets', '--buffer 1MiB', '--lossy']
@@ -205,7 +205,7 @@ def _check_packets(schedule: Schedule, size_bytes: int, packets: Packets) -> Non
 
 @lru_cache(maxsize=16)
 def _sent(schedule: Schedule) -> float:
-    """What all transfers carry together, as a multiple of all data."""
+    """The total size of all transfers, as a multiple of the data size."""
     return sum(float(schedule.weights_of(rows).sum()) for rows in schedule.blocks()) / schedule.total_weight
 
 
@@ -304,7 +304,7 @@ def _written(document: str) -> Schedule:
 
 @lru_cache(maxsize=16)
 def transfers_of(schedule: Schedule, most: int) -> int:
-    """How many transfers a schedule has, or a number beyond `most`."""
+    """How many transfers a schedule has; counting stops beyond `most`."""
     count = 0
     for rows in schedule.blocks():
         count += len(rows)

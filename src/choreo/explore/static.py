@@ -1,4 +1,4 @@
-"""The part of the page that needs no server, as one HTML file: a moment that plays, and can be pointed at."""
+"""The part of the page that needs no server, as one HTML file: an interactive animation of one run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TEXTS = ("collective", "algorithm", "size", "topology", "alpha", "bandwidth", "g
 
 
 def static_page(link: str = "") -> str:
-    """The page as a link of the page shows it: `link` is the part after the # in its address.
+    """The page in the state of a shared link: `link` is the part after the # in its address.
 
     >>> static_page("ranks=4&topology=switch").splitlines()[0]
     '<!doctype html>'

@@ -20,5 +20,5 @@ VERBS = {
     "ask_store": ("store", "ask_store", "Ask"),
 }
 
-# Verbs that answer with a page of its own; the server keeps it, and tells its address.
+# Verbs that answer with a separate page; the server stores it and returns its address.
 PAGES = {"plan_page"}

@@ -1,4 +1,4 @@
-"""What serves the page: the server, and the processes that work for it."""
+"""The server of the page, and its worker processes."""
 
 from choreo.explore.server.server import MOST_BODY, Server, web_files
 

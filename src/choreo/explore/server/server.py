@@ -1,8 +1,8 @@
 """The server of the page. It answers only the user of this machine.
 
-It listens on 127.0.0.1 by default. The first address has a token; it becomes a cookie that scripts cannot
-read and other sites cannot send. Every request must name this server as its host, which keeps out names that other
-sites point here, and every one that asks for work must come from the page itself.
+It listens on 127.0.0.1 by default. The first URL has a token, which becomes an HttpOnly, SameSite cookie: scripts
+cannot read it and other sites cannot send it. Every request must name this server as its host, against DNS rebinding.
+Every request for work must come from the page itself.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-# A page of its own has its script and style in it. It may do nothing else: it is of no origin, and asks for nothing.
+# A generated page has its script and style inline. It may do nothing else: it has no origin and makes no requests.
 PAGE_POLICY = (
     "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
@@ -87,7 +87,7 @@ class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
         self.cookie = f"choreo-{self.port}"
 
     def keep_page(self, answer: bytes) -> bytes:
-        """Keep the page of an answer, and answer with its address instead; an error stays as it is."""
+        """Store the page of an answer, and answer with its address instead; errors pass unchanged."""
         reply = json.loads(answer)
         if "done" not in reply:
             return answer
@@ -98,7 +98,7 @@ class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
         return json.dumps({"done": {"address": name}}).encode()
 
     def server_bind(self) -> None:
-        """Without asking the name service who we are, which may take seconds."""
+        """Skip the base class's reverse DNS lookup, which may take seconds."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = "localhost", int(self.server_address[1])
 
@@ -111,7 +111,7 @@ class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/?token={self.token}"
 
     def process_request(self, request: socket.socket, client_address: object) -> None:  # type: ignore[override]
-        """Refuse more connections than there can be tabs."""
+        """Refuse connections beyond the limit."""
         if not self.connections.acquire(blocking=False):
             self.shutdown_request(request)
             return
@@ -128,7 +128,7 @@ class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
         """Ignore a connection that breaks."""
 
     def server_close(self) -> None:
-        """End the workers, too."""
+        """Also end the workers."""
         super().server_close()
         self.workers.close()
 
@@ -167,7 +167,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._tell(HTTPStatus.NOT_FOUND, b"there is no such file\n", "text/plain")
 
     def do_POST(self) -> None:
-        """A verb of the page: lines of JSON, as they come."""
+        """A verb of the page: stream its lines of JSON."""
         self.close_connection = True
         if not self._allowed_host():
             return

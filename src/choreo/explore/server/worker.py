@@ -1,7 +1,7 @@
-"""A process that does what the page asks for, one thing after another, until its input ends.
+"""A process that serves the page's requests one after another, until its input ends.
 
-The server writes a line of JSON for each: {"verb": ..., "fields": ...}. Answers are lines of JSON as well: any number
-that have "part", and one last that has "done" or "error".
+A request is a line of JSON: {"verb": ..., "fields": ...}. Answers are lines of JSON as well: any number with "part",
+and a last one with "done" or "error".
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["answers", "main"]
 
 
 def answers(verb: str, fields: bytes) -> Iterator[dict[str, object]]:
-    """What a verb of the page answers; an error has a sentence, and where one is to blame the field."""
+    """The answers of a verb of the page; an error has a message and, if known, the field at fault."""
     try:
         module, name, kind = VERBS[verb]
         found = import_module(f"choreo.explore.views.{module}")
@@ -54,7 +54,7 @@ class _Asked(msgspec.Struct):
 
 
 def main(asks: BinaryIO, tells: BinaryIO) -> None:
-    """Answer what is asked until there is no more."""
+    """Answer requests until the input ends."""
     for line in asks:
         asked = msgspec.json.decode(line, type=_Asked)
         for answer in answers(asked.verb, bytes(asked.fields)):

@@ -1,4 +1,4 @@
-"""The processes that work for the page: a few, each on one thing at a time, ended when nobody waits for them."""
+"""The worker processes of the page: a few, each with one request at a time, ended when the client is gone."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from dataclasses import dataclass, field
 
 __all__ = ["AllBusyError", "AskerGoneError", "Workers"]
 
-# A line of an answer, and how long it may take to come.
+# The longest line of an answer, and how long to wait for it.
 MOST_ANSWER = 256 << 20
 PATIENCE_S = 900.0
-# A C library that gives memory back after every answer has the system clear it again for the next, which takes longer
-# than the work. Of what is free, a worker keeps this much. Only the GNU library reads this.
+# If malloc returns memory after every answer, the kernel must clear it again for the next, which takes longer than the
+# work. A worker keeps this much free memory. Only glibc reads this setting.
 KEPT = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 29)}
 
 
 class AllBusyError(Exception):
-    """All workers are at work, and have been for a while."""
+    """All workers have been busy for a while."""
 
 
 class AskerGoneError(Exception):
@@ -72,7 +72,7 @@ class Workers:
         self.closed = False
 
     def warm(self) -> None:
-        """Start one, so that the first thing asked for need not wait for it."""
+        """Start one, so that the first request need not wait for it."""
         self._give_back(self._started())
 
     def ask(self, line: bytes, asker: socket.socket | None, patience_s: float = 20.0) -> Generator[bytes, None, None]:
@@ -134,7 +134,7 @@ class Workers:
 
 
 def _next(worker: _Worker, asker: socket.socket | None) -> bytes:
-    """The worker's next line, unless the asker goes first."""
+    """The worker's next line, unless the client disconnects first."""
     assert worker.process.stdout is not None
     pipe, until_s = worker.process.stdout.fileno(), time.monotonic() + PATIENCE_S
     searched = 0

@@ -1,8 +1,8 @@
 """Which rank holds which part of the data when: the chunk matrix over simulated time.
 
-A cell is a rank's place for a chunk. What it holds is counted in contributions: of a sum, how many ranks are in it; of
-data that is only moved, one. Where cells are too many to send, neighbours are drawn together, as pictures of some
-moments; where they are too many to follow, some chunks stand for those beside them.
+A cell is a rank's place for a chunk. Its value counts contributions: the ranks in a sum, or one for data that is only
+moved. If there are too many cells to send, neighbours are merged, and frames of some moments are sent. If there are too
+many to replay, some chunks stand for their neighbours.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from choreo.schedule import Schedule, message_of
 
 __all__ = ["MOST_EVENTS", "ChunkData", "chunks", "replayed"]
 
-# Events that are sent one by one, and the size and number of pictures where there are more.
+# The most events sent one by one, and the size and number of frames beyond that.
 MOST_EVENTS = 40_000
 MOST_SIDE, FRAMES = 64, 48
-# Cells that are replayed, and how many are where only some chunks are followed.
+# The most cells that are replayed, and how many if only some chunks are followed.
 MOST_CELLS, FOLLOWED = 1 << 23, 1 << 20
 
 Ints = npt.NDArray[np.int64]
@@ -37,11 +37,11 @@ Bools = npt.NDArray[np.bool_]
 class ChunkData(TypedDict):
     """The matrix: `rows` of `ranks_per_row` ranks, `columns` of `chunks_per_column` chunks.
 
-    `whole` is what a complete cell holds; `wanted` has for each row the cells that the contract asks for, as 0 or 1.
+    `whole` is what a complete cell holds; `wanted` has for each row the cells that the contract requires, as 0 or 1.
     Events are columns: at `time_us` the `cell` (row * columns + column) holds `value`, brought by `message` of the
-    run. Where `frames` is not empty there are no events: each frame is base64 of one byte a cell, from 0 (nothing) to
-    255 (complete), at equal parts of the time, the first at the start and the last at the end. One in every
-    `follows_one_of` chunks is followed.
+    run. If `frames` is not empty there are no events: each frame is base64 of one byte per cell, from 0 (nothing) to
+    255 (complete), at equal intervals, the first at the start and the last at the end. One in every `follows_one_of`
+    chunks is followed.
     """
 
     rows: int
@@ -61,7 +61,7 @@ class ChunkData(TypedDict):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Events:
-    """What cells hold from when on, and how much more than before, in the order of the schedule."""
+    """The value of a cell after each write, and the increase, in the order of the schedule."""
 
     cell: Ints
     value: Ints
@@ -123,7 +123,7 @@ def _of_some(held: Callable[[int, int], Bools], chunks: int, every: int) -> Bool
 def replayed(schedule: Schedule, every: int) -> _Events:
     """Replay the steps; a transfer brings what its source held before the step, or what it started with.
 
-    Chunks do not meet, so some of them can be followed without the others: one in `every`.
+    Chunks are independent, so some of them can be followed without the others: one in `every`.
     """
     given_to = _of_some(schedule.held_before, schedule.num_chunks, every)
     width = given_to.shape[1]
@@ -189,7 +189,7 @@ def _gained(held: Ints, into: Ints, after: Ints) -> Ints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Groups:
-    """Cells that are drawn together, and what each message's writes add to which of these groups."""
+    """Groups of merged cells, and what each message's writes add to which group."""
 
     rows: int
     columns: int
@@ -205,7 +205,7 @@ class _Groups:
 
 @lru_cache(maxsize=2)
 def _grouped(schedule: Schedule, every: int) -> _Groups:
-    """Found once per schedule: a slider that moves the size changes only when things are written."""
+    """Cached per schedule: changing the size changes only the times of writes."""
     events = replayed(schedule, every)
     wanted = _of_some(schedule.held_after, schedule.num_chunks, every)[: schedule.ranks]
     ranks, width = wanted.shape
@@ -229,10 +229,10 @@ def _grouped(schedule: Schedule, every: int) -> _Groups:
 
 
 def _frames(schedule: Schedule, every: int, written_us: Floats, total_us: float, whole: int) -> ChunkData:
-    """Pictures of some moments, neighbours together: what each write adds to its group, summed up over time."""
+    """Frames of some moments, with neighbours merged: what each write adds to its group, summed over time."""
     found = _grouped(schedule, every)
     groups = found.rows * found.columns
-    # A write is seen in the first picture that is not before it; rounding may put the last one after the end.
+    # A write shows in the first frame that is not before it; rounding may put the last one after the end.
     nth = written_us * ((FRAMES - 1) / total_us if total_us else 0.0)
     frame = np.minimum(np.ceil(nth - 1e-9), FRAMES - 1).astype(np.int64)[found.message]
     added = np.bincount(frame * groups + found.group, found.more, FRAMES * groups).reshape(FRAMES, -1)

@@ -1,4 +1,4 @@
-"""Press run: the collective between real processes of this machine, measured beside predicted, message by message."""
+"""The run button: the collective between real processes of this machine, measured and predicted, message by message."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from choreo.units import parse_size
 __all__ = ["Measure", "MeasuredData", "Timeline", "TimelineData", "measure", "timeline"]
 
 MOST_RANKS, MOST_BYTES = 16, 256 << 20
-# Messages of a call that are drawn, calls of which the one in the middle is, and calls before them.
+# The most messages drawn of a call, the number of calls (the median one is drawn), and of warm-up calls.
 MOST_MESSAGES, CALLS, WARMUP = 5000, 9, 20
 TIMEOUT_S = 60.0
 
@@ -103,8 +103,8 @@ class MessageColumns(TypedDict):
 class TimelineData(TypedDict):
     """One call, message by message: as it was, and as this machine's constants predict it.
 
-    Of several calls it is the one in the middle. A large call is cut into `parts`, each with messages of its own.
-    `word` says why nothing could be told.
+    Of several calls it is the median one. A large call is split into `parts`, each with its own messages. `word` says
+    why there is no result.
     """
 
     algorithm: str
@@ -119,7 +119,7 @@ class TimelineData(TypedDict):
 
 
 def timeline(asked: Timeline) -> TimelineData:
-    """Run a call between real processes, and tell when each of its messages was sent and received."""
+    """Run a call between real processes, and report when each of its messages was sent and received."""
     size = _bounded(asked.ranks, [asked.size])[0]
     case = case_of(asked.collective, asked.ranks, size)
     constants = load_constants()
@@ -171,7 +171,7 @@ def timeline(asked: Timeline) -> TimelineData:
 
 
 def _joined(reports: list[dict[str, Any]], reduces: dict[tuple[int, int, int], bool]) -> MessageColumns:
-    """What senders and receivers say of the same messages, from the moment when the first rank began its call."""
+    """The reports of senders and receivers, joined by message; times count from when the first rank began its call."""
     begin = min(float(one["began_s"]) for one in reports)
     sent: dict[tuple[int, int, int], float] = {}
     made: MessageColumns = {
@@ -193,14 +193,14 @@ def _joined(reports: list[dict[str, Any]], reduces: dict[tuple[int, int, int], b
             made["step"].append(step)
             made["bytes"].append(size)
             made["reduce"].append(int(reduces.get((step, peer, rank), False)))
-            # A receiver may be done before its sender has looked at the clock.
+            # A receiver may be done before its sender has read the clock.
             made["start_us"].append((min(done, sent[peer, rank, number]) - begin) * 1e6)
             made["arrived_us"].append((done - begin) * 1e6)
     return made
 
 
 def _bounded(ranks: int, texts: Sequence[str]) -> list[int]:
-    """The sizes, where a page may run them."""
+    """The sizes, if they are within the page's limits."""
     if ranks > MOST_RANKS:
         message = f"the page runs at most {MOST_RANKS} processes here, not {ranks}; use fewer, or choreo bench"
         raise FieldError("ranks", UsageError(message))

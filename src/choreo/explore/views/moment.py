@@ -30,16 +30,16 @@ from choreo.topology.graph import Ints
 
 __all__ = ["MOST_DRAWN", "Moment", "moment", "run_of"]
 
-# Messages that are followed one by one within a second or so.
+# The most messages that can be followed one by one within about a second.
 MOST_DRAWN = 1 << 21
-# Messages that may be simulated at all.
+# The most messages that may be simulated at all.
 MOST_SIMULATED = 1 << 26
 # A proof of more transfers takes longer than a page should.
 MOST_PROVED = 1 << 20
 
 
 class CostData(TypedDict):
-    """The price term by term, the numbers that stand before alpha, n beta and n gamma, and the constants."""
+    """The price term by term, the coefficients of alpha, n beta and n gamma, and the constants."""
 
     alpha_us: float
     beta_us: float
@@ -57,7 +57,7 @@ class CostData(TypedDict):
 
 
 class ProofData(TypedDict):
-    """Whether the schedule keeps its promise, and the story if not; `known` is false where it was not proved."""
+    """Whether the schedule is correct, and the explanation if not; `known` is false if it was not proved."""
 
     known: bool
     holds: bool
@@ -70,11 +70,11 @@ class ProofData(TypedDict):
 class Moment(TypedDict):
     """What the page shows of a schedule on a network.
 
-    `run` is the simulation as its own page has it. Of the messages in it, `ways` are the wires that each route
-    crosses and `way` is the route of each, where each is drawn. `ends` are the names of the nodes that each wire joins.
-    Where there are too many messages, `run` is missing and `undrawn` says why. `calibrated` is the price with the
-    constants that were measured on this machine for that many bytes and ranks, at `calibrated_on`; without any, it is
-    missing, and `uncalibrated` says why where they cannot be read.
+    `run` is the simulation in the form of its own page. If its messages are drawn one by one, `ways` are the wires that
+    each route crosses and `way` is the route of each message. `ends` are the names of the nodes that each wire joins.
+    If there are too many messages, `run` is missing and `undrawn` says why. `calibrated` is the price with the
+    constants measured on this machine, at `calibrated_on`, for that many bytes and ranks. It is missing if there are
+    none; `uncalibrated` says why if they cannot be read.
     """
 
     network: str
@@ -133,7 +133,7 @@ def moment(fields: Fields) -> Moment:
 
 
 def run_of(case: Case, *, keep: bool) -> Simulation:
-    """The simulation of a case; its chunks are asked for right after it."""
+    """The simulation of a case, cached because the page requests its chunks right after it."""
     gamma = case.cost_model.gamma_s_per_byte
     return reading(
         "topology" if case.packets is None else "packets",
@@ -148,7 +148,7 @@ def _run(
     return simulate(schedule, topology, size_bytes, gamma_s_per_byte=gamma, packets=packets, keep_messages=keep)
 
 
-# Counted and proved once per schedule: a slider that moves the size changes neither.
+# Cached per schedule: changing the size changes neither the counts nor the proof.
 _profile = lru_cache(maxsize=16)(profile)
 
 

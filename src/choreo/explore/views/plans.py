@@ -24,7 +24,7 @@ from choreo.workload.choices import RECOMPUTE, SCHEDULES
 
 __all__ = ["One", "Plans", "PlansData", "one_plan", "plan_page", "plans"]
 
-# Of a plan's whole time, the bubble from which on it is said to limit the plan.
+# The bubble limits a plan from this fraction of its time.
 LONG_BUBBLE = 0.15
 # The codes of what limits a plan.
 LIMITS = ("none of these", "does not fit in memory", "pipeline bubble", "no overlap", "recomputes all")
@@ -42,7 +42,7 @@ class Plans(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     global_batch: Annotated[int, Meta(ge=1, le=1 << 20)] = 256
     seq: Annotated[int, Meta(ge=1, le=1 << 22)] = 8192
     software: Name = "megatron-core"
-    # What if the cluster had so many times of each.
+    # What-if factors on the cluster's figures.
     bandwidth: Factor = 1.0
     latency: Factor = 1.0
     flops: Factor = 1.0
@@ -98,7 +98,7 @@ def _planning(asked: Plans) -> Planning:
 
 
 def _planned(job: Plans, **fixed: Any) -> Planning:
-    """The best plans of a job, or the one whose fields are fixed, on the cluster as it would be."""
+    """The best plans of a job, or the one whose fields are fixed, on the what-if cluster."""
     cluster, device = get_cluster(job.cluster), None
     for name in WHAT_IF:
         if getattr(job, name) != 1:
@@ -174,7 +174,7 @@ def pareto(memory: npt.NDArray[np.float64], time_s: npt.NDArray[np.float64]) -> 
 
 
 def _limits(found: Found, room: float, global_batch: int) -> npt.NDArray[np.int64]:
-    """What limits each plan, as far as its fields and its estimate say it."""
+    """What limits each plan, judging by its fields and its estimate."""
     space = found.space
     batches = np.maximum(1, global_batch // np.maximum(1, space["dp"] * space["micro_batch"]))
     bubble = (space["pp"] - 1) / (batches * np.maximum(1, space["interleave"]))

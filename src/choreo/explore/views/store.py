@@ -1,4 +1,4 @@
-"""Ask without SQL: rows of the store by columns, filters and groups, with the SQL that they answer."""
+"""Queries without SQL: rows of the store by columns, filters and groups, with the equivalent SQL."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Ask(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Asked(TypedDict):
-    """The answer, and the SQL that it is the answer to; `word` says why there is none."""
+    """The answer and its SQL; `word` says why there is no answer."""
 
     sql: str
     columns: list[str]
@@ -49,7 +49,7 @@ class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def store_columns(_: Nothing) -> dict[str, Any]:
-    """What can be asked for.
+    """The columns of each view.
 
     >>> store_columns(Nothing())["views"]["compared"]["ratio"]
     'number'
@@ -65,7 +65,7 @@ def ask_store(asked: Ask) -> Asked:
     given: dict[str, Any] = {"where": where, "group_by": asked.group_by, "order_by": asked.order_by}
     try:
         answer = select(chosen, **given, limit=MOST_ROWS, view=asked.view)
-    except StoreError:  # columns cannot be made in a folder that is read-only, but its rows can be asked
+    except StoreError:  # columns cannot be created in a read-only folder, but its rows can be queried
         answer = select(chosen, **given, limit=MOST_ROWS, view=asked.view, oltp=True)
     word = "" if answer.rows else _empty(asked)
     return {

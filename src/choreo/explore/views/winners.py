@@ -1,4 +1,4 @@
-"""Which algorithm wins where: the time of each one of a collective over sizes and ranks, row by row."""
+"""Which algorithm wins where: the time of each algorithm of a collective over sizes and ranks, row by row."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class _Timed:
 
 
 def winners(asked: Map) -> Iterator[dict[str, object]]:
-    """A row for each number of ranks, as it is known.
+    """A row for each number of ranks, as soon as it is computed.
 
     >>> rows = list(winners(Map(Fields(), sizes=(1024, 1 << 30), ranks=(8,))))
     >>> times = rows[0]["part"]["times"]

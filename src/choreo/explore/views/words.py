@@ -21,7 +21,7 @@ PACKETS = {
     "1MiB lossy": "a full switch drops packets, and they are sent again",
     "1MiB dcqcn": "senders slow down when packets are marked",
 }
-# Blocks of 4 to 16 devices, as people would type them.
+# Typical blocks of 4 to 16 devices.
 SIDES = {kind: {"torus": "4x4", "mesh": "4x4", "fat_tree": "2x4"}.get(kind, "8") for kind in KINDS}
 
 

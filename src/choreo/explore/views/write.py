@@ -10,7 +10,7 @@ from choreo.schedule.document import to_document
 
 __all__ = ["Written", "document"]
 
-# What a person can edit, and an address can hold.
+# The limit of what a person can edit, and a URL can hold.
 MOST_EDITED = 2000
 
 
