@@ -1,4 +1,4 @@
-"""The least time that any schedule could take on a network, and the cut that proves it."""
+"""A lower bound on the time of any schedule on a network, and the cut that proves it."""
 
 from choreo.bound.bound import Bound, Cut, bound
 

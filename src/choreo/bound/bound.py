@@ -1,7 +1,7 @@
 """Bounds on a collective's time that hold for every schedule on a topology.
 
 Data that must leave a set of devices must cross the links out of it: that is the bandwidth bound. Data that one device
-has and another needs must cross every link of some way between them: that is the latency bound. The proofs are in
+has and another needs must cross every link of some path between them: that is the latency bound. The proofs are in
 docs/explanation/bound.md.
 """
 
@@ -34,7 +34,7 @@ __all__ = ["Bound", "Cut", "bound"]
 MOST_SECONDS = 1e300
 MOST_WEIGHT = 1 << 31
 
-# What a fraction is for: the vector that a size gives, or one rank's share of it.
+# What a fraction refers to: the whole vector, or one rank's share of it.
 VECTOR, SHARE = "vector", "share"
 UNITS = {
     "broadcast": VECTOR,
@@ -57,13 +57,12 @@ class Bound(Result):
     bandwidth_bound_s is `fraction_per_GBps` seconds for every GB of `of_bytes`. These are the bytes of a "vector"
     (`of`), which is size_bytes, or of a "share": one rank's part of it (in an all_to_all, what a rank sends to one
     other).
-    `fraction_in_links` is the same with the slowest live link's bandwidth as 1. Where all links are alike
-    (`links_alike`) theory writes it that way: 7/2 on a ring of eight.
+    `fraction_in_links` is the same with the slowest live link's bandwidth as 1. If all links are alike (`links_alike`)
+    that is the usual form in theory: 7/2 on a ring of eight.
 
     `proof` is the kind of proof: a "cut", "prices" of links, or the "volume" between parts. `exact` says that no such
     proof gives more. `farthest` are the two devices whose distance is the latency bound. `crossing_bound_s` is the
-    greatest of several cuts' bandwidth bounds together with `crossing_latency_s`: what the ways to the cut and on from
-    it take besides.
+    greatest, over several cuts, of the bandwidth bound plus `crossing_latency_s`, the latency to the cut and beyond it.
     """
 
     columns: ClassVar[tuple[str, ...]] = (
@@ -211,7 +210,7 @@ def bound(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Searched:
-    """What no size changes: the proof, the greatest distance, and the links they are about."""
+    """What does not depend on the size: the proof, the greatest distance, and their links."""
 
     network: FlowNetwork
     proof: BoundProof
@@ -225,7 +224,7 @@ class _Searched:
 def _searched(
     collective: str, topology: Topology, by_rank: bytes, root: int | None, weights: bytes | None
 ) -> _Searched:
-    """Searched for once: those who ask for one size often ask for others."""
+    """Cached, because callers often need several sizes."""
     network = FlowNetwork.of_topology(topology)
     given = None if weights is None else np.frombuffer(weights, np.int64)
     product = Product.of_topology(topology)
@@ -319,7 +318,7 @@ def _distance(asked: Asked) -> Distance:
 
 
 def _pairs(asked: Asked, full: Bools) -> tuple[Ints, Ints]:
-    """Between which devices the blocks that are not empty travel; of very many the first."""
+    """The pairs of devices between which non-empty blocks travel; only the first if there are very many."""
     ranks = asked.by_rank
     if asked.collective == "all_to_all":
         src, dst = np.divmod(np.flatnonzero(full)[:MOST_PAIRS], len(ranks))

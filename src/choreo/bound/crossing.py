@@ -1,17 +1,17 @@
-"""What it takes to get data over a cut besides its bandwidth: the least latency and overhead of a message that crosses.
+"""The cost of crossing a cut besides bandwidth: the least latency and overhead of a message that crosses.
 
-The last byte that crosses some links is in a message, which arrives the latency of its whole route later, and is then
-taken in. No message crosses before its sender has prepared it. So for any set of links whose bandwidth proves a time t,
-a schedule takes at least
+The last byte that crosses some links is in a message. It arrives after the latency of its whole route, and then costs
+its receiver an overhead. No message crosses before its sender has prepared it. So for any set of links whose bandwidth
+proves a time t, a schedule takes at least
 
     least preparation of a message that crosses  +  t  +  least (latency + taking in) of a message that crosses
 
-Where messages are stored and forwarded, the latency up to the cut comes before and only the rest after. The lesser of
-the two sums holds either way. A message begins and ends at a device, or at a switch that adds; at the latter it costs
-nothing if it comes or goes by the switch's own link.
+With store and forward, the latency up to the cut comes before and only the rest after. The smaller of the two sums
+holds in both cases. A message begins and ends at a device, or at a switch that reduces; at a switch it costs nothing if
+it uses the switch's own link.
 
-Where it is known who must hear of all that crosses a cut, or whom it must come from, each link counts by itself: see
-`windows`.
+If it is known which devices must receive all that crosses a cut, or which it must come from, each link is bounded by
+itself: see `windows`.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class LinkSet:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Crossing:
-    """Of the messages over each link: the least preparation, latency before it, latency from it on, and taking in.
+    """For each link, over its messages: the least send overhead, latency before it, latency from it, receive overhead.
 
-    `ways` are the times between all nodes, None in a large network.
+    `ways` are the times between all nodes; None in a large network.
     """
 
     topology: Topology
@@ -77,7 +77,7 @@ class Crossing:
         return Crossing(topology, send_s, before, links.latency_s + after, receive_s, Ways.of_topology(topology))
 
     def least_s(self, links: Ints) -> float:
-        """What the messages over some links take at least, besides their bytes."""
+        """The least time of the messages over some links, besides their bytes."""
         if not len(links):
             return 0.0
         send_s, before_s, after_s, receive_s = (
@@ -99,7 +99,7 @@ class Crossing:
         return best[0], best[0] - best[1]
 
     def _time_s(self, one: LinkSet, bandwidth_s: float) -> float:
-        """The time that a set of links proves, of which its bandwidth alone proves some seconds."""
+        """The time that a set of links proves; `bandwidth_s` is what its bandwidth alone proves."""
         least_s = bandwidth_s + self.least_s(one.links)
         if self.ways is None or not one.is_cut:
             return least_s
@@ -111,12 +111,12 @@ class Crossing:
         return max(least_s, *times)
 
     def _some(self, ends: Ints, capacity: Floats, others: Ints, *, after: bool) -> list[Ints | None]:
-        """Whom all that crosses links is for, or from: some sets to look at; None for anybody."""
+        """Candidate sets of targets, or sources, of all that crosses the links; None for any."""
         assert self.ways is not None
         return [*self.ways.some(ends, capacity, others, after=after)] if len(others) else [None]
 
     def _before(self, at: Ints, sources: Ints | None) -> Stages:
-        """What comes before the windows of links; from some device, all that crosses must come."""
+        """What comes before the windows of links; all that crosses must come from `sources`, if given."""
         assert self.ways is not None
         links, sent_s = self.topology.links, self.send_s[at]
         if sources is not None:
@@ -126,7 +126,7 @@ class Crossing:
         return Stages(first_s, first_s)
 
     def _after(self, at: Ints, targets: Ints | None) -> Stages:
-        """What comes after the windows of links; some device, all that crosses must reach."""
+        """What comes after the windows of links; all that crosses must reach `targets`, if given."""
         assert self.ways is not None
         links = self.topology.links
         figures = links.latency_s[at], self.receive_s[at], links.dst[at]
@@ -137,7 +137,7 @@ class Crossing:
 
 
 def _nearest(src: Ints, dst: Ints, latency_s: Floats, ends: Bools) -> Floats:
-    """The least latency from any end to each node; ends themselves are at none."""
+    """The least latency from any end to each node; zero at the ends."""
     away = np.where(ends, 0.0, np.inf)
     inner = ~ends[dst]
     src, dst, latency_s = src[inner], dst[inner], latency_s[inner]

@@ -36,7 +36,7 @@ __all__ = [
     "heaviest_cut",
 ]
 
-# Sinks times links: with little work plain Python is quicker than importing SciPy; beyond the most nothing is searched.
+# Sinks times links: for little work plain Python beats importing SciPy; beyond the maximum nothing is searched.
 LITTLE_WORK = 30_000
 MOST_PLAIN_WORK = 300_000
 MOST_WORK = 600_000

@@ -1,8 +1,8 @@
 """Minimum cuts between two nodes, by max-flow in whole numbers of any size.
 
-The plain twin is Dinic's algorithm (1970): breadth-first levels, then a blocking flow along them, at most as many times
-as there are nodes. The compiled one is SciPy's, for graphs that are worth its start-up and capacities that fit its 32
-bits; its result is checked against the capacity of the cut.
+The plain version is Dinic's algorithm (1970): breadth-first levels, then a blocking flow along them, at most as many
+times as there are nodes. The compiled version is SciPy's, for graphs that are worth its start-up and capacities that
+fit its 32 bits; its result is checked against the capacity of the cut.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from choreo.topology.graph import Bools, Ints
 
 __all__ = ["MOST_COMPILED", "Arcs", "minimum_cut"]
 
-# The capacities may add up to half of what 32 bits hold, because the flow back over a link is added to its capacity.
+# Capacities may add up to half the 32-bit range, because the reverse flow over a link is added to its capacity.
 MOST_COMPILED = 1 << 30
 
 
@@ -93,7 +93,7 @@ class _Residual:
         return level
 
     def augment(self, source: int, sink: int, level: list[int], following: list[int]) -> int:
-        """Send what fits along one path whose levels rise; `following` is each node's first arc not yet given up."""
+        """Send what fits along one path of rising levels; `following` is each node's first arc not yet exhausted."""
         head, left, node = self.head, self.left, source
         path: list[int] = []
         while node != sink:

@@ -1,7 +1,7 @@
-"""What is known about each kind of block: its least cut, and the cuts that bind an all_to_all among its ports.
+"""Known results for each kind of block: its minimum cut, and the cuts that bind an all_to_all among its ports.
 
-`telling_cuts` are sets of nodes among which, for blocks of that kind, are the set of least capacity that splits the
-ports and the heaviest for all_to_all. Between any two ports there are ways for as much as the least of them:
+`telling_cuts` are sets of nodes. For blocks of that kind they include the set of least capacity that splits the ports,
+and the heaviest set for all_to_all. Between any two ports there are paths with as much capacity as the least of them:
 
     ring             both ways round                                 one port; half of the ring
     line             the line                                        the port at its end; half of the line
@@ -9,8 +9,8 @@ ports and the heaviest for all_to_all. Between any two ports there are ways for 
     switch           up and down                                     one port; all but one, and the fabric's input
     fat_tree         up, spread evenly over all planes, and down     one port; the group of each level
 
-An all_to_all on the shortest ways, spread evenly where there are several, loads no link more than the heaviest of these
-cuts: docs/explanation/bound.md says why. A block that is any graph is searched.
+An all_to_all on shortest paths, spread evenly over equal ones, loads no link more than the heaviest of these cuts:
+docs/explanation/bound.md says why. A block that is a general graph is searched.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""The latency bound: the least that any message takes over live links from one device to another.
+"""The latency bound: the least time of any message over live links from one device to another.
 
-A way takes the latencies of its links, and twice the greatest overhead on it: the message that crosses that link costs
-its sender and its receiver as much. At a switch that adds or copies a message costs nothing if it comes or goes by the
-switch's own links, so these count only with the least overhead of all: the first sender and last receiver pay it.
+A path takes the latencies of its links, and twice the greatest overhead on it: the message that crosses that link costs
+both its sender and its receiver that much. At a switch that reduces or multicasts, a message costs nothing if it uses
+the switch's own links. So these count only with the least overhead of all, which the first sender and the last receiver
+pay.
 
-In a product of blocks, the part of a way in one dimension is a way through that dimension's block, so distances are
-sums over the dimensions. Links that are down only make ways longer. In a network too large to look at every pair they
+In a product of blocks, the part of a path in one dimension is a path through that dimension's block, so distances are
+sums over the dimensions. Links that are down only make paths longer. In a network too large to check every pair they
 count as if they were up, and with very many placed ranks not every pair is tried. The bound holds in both cases.
 """
 
@@ -75,7 +76,7 @@ def farthest_pair(network: FlowNetwork, product: Product, src: Ints, dst: Ints) 
 
 
 def overheads(topology: Topology) -> Floats:
-    """What a message over each link costs a device at least, at either end."""
+    """The least overhead of a message over each link, at either end."""
     links, reduces = topology.links, topology.reduces
     if not links.overhead_s.any():
         return links.overhead_s
@@ -85,7 +86,7 @@ def overheads(topology: Topology) -> Floats:
 
 
 def _least_overhead(block: Block, topology: Topology) -> float:
-    """What a message through a block costs at least, at either end."""
+    """The least overhead of a message through a block, at either end."""
     links = topology.links if block.reduces.any() else block.links
     return float(links.overhead_s.min() * min(1.0, float(topology.slowdown.min())))
 

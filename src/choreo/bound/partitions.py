@@ -113,7 +113,7 @@ def boxes_of(network: FlowNetwork, product: Product, unsplit: tuple[int, ...], d
 
 
 def _parted(network: FlowNetwork, group: Ints, devices: Ints, adds: Ints) -> Parting:
-    """What a partition proves; a group without a rank counts only by its links."""
+    """What a partition proves; a group without a rank contributes only its links."""
     part = np.zeros(int(group.max()) + 1, np.bool_)
     part[group[devices]] = True
     number = int(part.sum())
@@ -125,9 +125,9 @@ def _parted(network: FlowNetwork, group: Ints, devices: Ints, adds: Ints) -> Par
 
 
 def _with_relays(network: FlowNetwork, group: Ints, devices: Ints, num_devices: int) -> Ints:
-    """The boxes, when all without ranks and the switches that mostly serve them join the box that they are nearest to.
+    """The boxes, after those without ranks, and the switches that mostly serve them, joined the nearest box.
 
-    What relays do among themselves then costs nothing, and links between them and other boxes count.
+    Traffic among relays then costs nothing, and links between them and other boxes count.
     """
     ranked = np.zeros(int(group.max()) + 1, np.bool_)
     ranked[group[devices]] = True

@@ -1,14 +1,14 @@
-"""How long a demand takes on a network when it may be spread over all ways: a linear program, solved exactly.
+"""How long a demand takes on a network when it may be spread over all paths: a linear program, solved exactly.
 
 The least time T in which flows f(s, e), one commodity for each source s, carry the demand, sum over s of f(s, e) <=
 T b(e), is by duality the greatest, over prices y(e) >= 0 of links, of
 
     sum over pairs of demand(u, v) distance_y(u, v)  /  sum over links of y(e) b(e)
 
-because a unit from u to v pays at least the price of the shortest way, and in T seconds all links together take in no
-more than T times the sum below (Iri 1971, Shahrokhi and Matula 1990). So any prices prove a bound. The solver's prices
-are rounded to whole numbers, and their bound is computed exactly. If the solver's flows, as fractions, meet that bound
-exactly, it is the optimum.
+because a unit from u to v pays at least the price of the shortest path, and in T seconds all links together earn no
+more than T times the denominator (Iri 1971, Shahrokhi and Matula 1990). So any prices prove a bound. The solver's
+prices are rounded to integers, and their bound is computed exactly. If the solver's flows, as fractions, meet that
+bound exactly, it is the optimum.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ __all__ = ["Traffic", "can_solve", "solve"]
 
 MOST_VARIABLES = 10_000
 MOST_NODES = 256
-NARROWEST = 1e-6  # of the widest link; beyond it the solver's numbers mean little
-FINEST = 10**4  # the greatest denominator looked for in one of the solver's numbers
-MOST_DENOMINATOR = 10**9  # and in all of them together
-ROUGH = 10**6  # the denominator prices are rounded to where no small one exists
+NARROWEST = 1e-6  # of the widest link; below it the solver's numbers are unreliable
+FINEST = 10**4  # the largest denominator tried for one of the solver's numbers
+MOST_DENOMINATOR = 10**9  # and for their common denominator
+ROUGH = 10**6  # the denominator prices are rounded to if no small one exists
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,7 +61,7 @@ def solve(network: FlowNetwork, demand: Demand, known: Traffic) -> Traffic:
     prices = _whole(price)
     away = shortest_ways(network, prices.astype(np.float64))
     found = [known, *_balls(network, demand, away), Traffic(_proved(network, demand, prices, away), prices=prices)]
-    best = max(found, key=lambda traffic: traffic.ratio)  # of equals the first: a cut rather than prices
+    best = max(found, key=lambda traffic: traffic.ratio)  # the first of equals: a cut rather than prices
     return replace(best, exact=_meets(network, demand, flow, best.ratio))
 
 

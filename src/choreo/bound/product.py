@@ -1,4 +1,4 @@
-"""What the dimensions of a topology say about all of its cuts, at any size.
+"""Bounds on all cuts of a topology from its dimensions, at any size.
 
 Let the least cut of a block be the least capacity that leaves any set which splits its ports. Take a set S of nodes
 that splits the devices, and let I be the dimensions none of whose lines it splits. Then S is a union of *boxes*: whole
@@ -7,9 +7,9 @@ and each costs at least its least cut:
 
     B(S) >= sum over dimensions i not in I of the |box| least of its lines' least cuts
 
-while what lies outside S holds at least one box. That is a ceiling on the ratio of every cut, one for each I. Where a
-cut around some box attains the greatest of them, no cut is heavier, and nothing need be searched. It does on rings,
-tori, meshes, switches, fully connected blocks and fat trees, and on products of them.
+while the complement of S holds at least one box. That is a ceiling on the ratio of every cut, one for each I. If a cut
+around some box attains the greatest of them, no cut is heavier, and nothing need be searched. It does on rings, tori,
+meshes, switches, fully connected blocks and fat trees, and on products of them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MOST_COUNTED = 1 << 22  # devices times choices of dimensions
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dimension:
-    """A block of more than one port and where its copies, the lines, are numbered."""
+    """A block of more than one port, and the numbering of its copies, the lines."""
 
     block: Block
     stride: int
@@ -159,9 +159,9 @@ class Product:
     def partition_ceiling(self) -> Fraction | None:
         """A ceiling on what any partition of all devices proves about an all_reduce; None if unknown.
 
-        A copy of a block of n ports that is parted in k has at least k times its least cut between the parts, hence
-        (k - 1) n / (n - 1) times that. A line has (k - 1) links both ways, and so has a switch that adds, which is in
-        one of the parts. With costs so levelled all ports are alike, so that the best partition is into boxes.
+        A copy of a block of n ports that is split into k parts has at least k times its minimum cut between the parts,
+        hence (k - 1) n / (n - 1) times that. A line has (k - 1) links both ways, and so has a switch that reduces,
+        which is in one of the parts. With these uniform costs all ports are alike, so the best partition is into boxes.
         """
         devices, ceiling = self.topology.num_devices, Fraction(0)
         if not self.is_connected or len(self.dimensions) > MOST_DIMENSIONS:

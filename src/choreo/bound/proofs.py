@@ -100,7 +100,7 @@ def _from_cuts(
 
 
 def _link_set(asked: Asked, ratio: Fraction, inside: Bools) -> LinkSet:
-    """The links out of a set of nodes, whom all that crosses them must come from, and whom it must reach."""
+    """The links out of a set of nodes, the sources that all crossing data comes from, and the targets it must reach."""
     devices, collective = asked.devices, asked.collective
     nobody, root = devices[:0], np.array([asked.root_device])
     sources = {"broadcast": root, "scatter": root, "all_gather": nobody, "gather": nobody}
@@ -115,7 +115,7 @@ def _link_set(asked: Asked, ratio: Fraction, inside: Bools) -> LinkSet:
 
 
 def _families(asked: Asked) -> list[tuple[int, ...]]:
-    """The choices of dimensions whose boxes are tried besides; none in a network where that takes long."""
+    """The choices of dimensions whose boxes are tried as well; none in a network where that takes too long."""
     families = asked.product.unsplit()[:MOST_FAMILIES]
     return families if len(families) * len(asked.network.src) <= MOST_TRIED else []
 

@@ -1,20 +1,20 @@
-"""What it takes to pass on what came over a network, where a message is taken in whole and one at a time.
+"""The cost of forwarding data that came over a network, if a device receives whole messages, one at a time.
 
-Let S be some devices, like those of a server, into which D bytes must come, all of which one device v of it must get. A
-byte comes to v over v's own links from outside, or some other device r of S takes it in and passes it on by v's links
-inside S. Let F(w) be the bytes that others than v have taken in by time w. What is missing then goes through v's links
+Let S be some devices, like those of a server, into which D bytes must come, all of which one device v of S must get. A
+byte reaches v over v's own links from outside, or another device r of S receives it and forwards it over v's links
+inside S. Let F(w) be the bytes that devices other than v have received by time w. The rest goes through v's links
 inside, which have the capacity C, after w and before the end T:
 
     D - (what v gets by its own links from outside) - F(w)  <=  C x (T - w - least time of a message inside)
 
-A device takes in one message at a time, so two are at least g apart, the overhead or the gap between messages. A device
-with links of capacity b from outside has taken in at most b x (w - p) by time w, if p is the least time of a message;
-but only at the moment when a message is done. Averaged over w from a to a + g it is at most b x (a - p), where a steady
-stream would make it b x (a - p + g / 2), and if a - p is below g it is at most b x (a - p + g)^2 / (4 g). On average
-the inequality holds as well, for every a, and so gives a bound.
+A device receives one message at a time, so two are at least g apart, the overhead or the gap between messages. A device
+with links of capacity b from outside has received at most b x (w - p) by time w, if p is the least time of a message;
+but only at the moment when a message is complete. Averaged over w from a to a + g it is at most b x (a - p), where a
+steady stream would make it b x (a - p + g / 2). If a - p is below g it is at most b x (a - p + g)^2 / (4 g). The
+inequality also holds on average, for every a, and so gives a bound.
 
-Messages from outside must end where they enter S, as with one adapter for each GPU. A switch of S that adds may take
-in messages too, over any of the links. With k takers on a link, steps come k times as often, and the average is at most
+Messages from outside must end where they enter S, as with one NIC for each GPU. A switch of S that reduces may receive
+messages too, over any of the links. With k receivers on a link, steps come k times as often, and the average is at most
 b x (a - p + g (k - 1) / (2 k)).
 """
 
@@ -33,19 +33,19 @@ from choreo.topology.graph import Bools, Floats, Ints
 
 __all__ = ["Relayed"]
 
-# In networks with more routes between S and the rest they are not looked at.
+# Networks with more routes between S and the rest are skipped.
 MOST_ROUTES = 1 << 16
-# So many moments are tried, and the time is narrowed down so often.
+# The number of moments tried, and of bisection steps.
 MOMENTS, HALVINGS = 64, 60
 KINDS = ("all_gather", "broadcast", "all_reduce", "gather")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Entry:
-    """A set of devices of which one must get all that comes in: how much, in units, and by what links.
+    """A set of devices of which one must get all that comes in: how much, in units, and over which links.
 
-    `direct` and `inside` are the capacities into that device, `tail_s` is the least time of a message inside. The
-    columns are by relay, and there are so many `takers` on each one's links.
+    `direct` and `inside` are the capacities into that device. `tail_s` is the least time of a message inside. The
+    columns are by relay, and each relay's links have `takers` receivers.
     """
 
     units: int
@@ -59,7 +59,7 @@ class _Entry:
     takers: int
 
     def time_s(self, unit_bytes: float) -> float:
-        """The least time in which units of so many bytes can be passed on."""
+        """The least time in which units of `unit_bytes` can be forwarded."""
         size, gap = self.units * unit_bytes, self.gap_s
         first = float(self.least_s.min()) - gap
         last = first + 2 * gap + size / float(self.capacity.sum())
@@ -76,7 +76,7 @@ class _Entry:
         return float(low.max())
 
     def _taken_in(self, moment: Floats) -> Floats:
-        """The most that relays have taken in, on average from each moment on for the length of a gap."""
+        """The most that relays have received, averaged over one gap from each moment on."""
         since, gap = moment[:, None] - self.least_s, self.gap_s
         early = np.maximum(since + gap, 0.0) ** 2 / (4 * gap)
         if self.takers > 1:  # as much as a steady stream
@@ -88,7 +88,7 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Relayed:
-    """The sets of devices of a collective on a network that are looked at."""
+    """The sets of devices that are checked for a collective on a network."""
 
     entries: tuple[_Entry, ...]
 
@@ -126,7 +126,7 @@ def _entries(asked: Asked, crossing: Crossing) -> Iterator[_Entry]:
 
 
 def _units(asked: Asked, inside: Bools) -> int:
-    """How much must come in, all of which one device inside must get."""
+    """How much must come in for one device inside, which must get all of it."""
     root = asked.root_device
     match asked.collective:
         case "broadcast":
@@ -139,7 +139,7 @@ def _units(asked: Asked, inside: Bools) -> int:
 
 
 def _entry(asked: Asked, crossing: Crossing, inside: Bools, target: int, units: int) -> _Entry | None:
-    """What comes into some devices for one of them; None if this says nothing."""
+    """What comes into some devices for one of them; None if this gives no bound."""
     topology = asked.product.topology
     links = topology.links
     here = _with_own_switches(topology, inside)
@@ -172,7 +172,7 @@ def _entry(asked: Asked, crossing: Crossing, inside: Bools, target: int, units: 
 
 
 def _least_s(asked: Asked, crossing: Crossing, here: Bools, links: Ints, device: int) -> float:
-    """The least time of a message over some links into a device, from anybody or from the one whom all is from."""
+    """The least time of a message over some links into a device, from anywhere or from the only source."""
     least = crossing.least_s(links)
     if asked.collective not in ("broadcast", "all_reduce") or not len(links) or crossing.ways is None:
         return least
@@ -182,7 +182,7 @@ def _least_s(asked: Asked, crossing: Crossing, here: Bools, links: Ints, device:
 
 
 def _with_own_switches(topology: Topology, inside: Bools) -> Bools:
-    """Some devices, and the switches that only they are linked with."""
+    """Some devices, and the switches that are linked only with them."""
     here = np.concatenate((inside, np.ones(topology.num_switches, np.bool_)))
     while True:
         leaks = np.zeros(len(here), np.bool_)

@@ -1,9 +1,9 @@
-"""The bound of all_to_all and send_recv, which any ways through the network may share.
+"""The bound of all_to_all and send_recv, whose traffic may take any paths through the network.
 
-On a product of blocks that no link departs from, all_to_all among all devices takes what its slowest dimension takes:
-a dimension of n ports among N devices carries N / n times an all_to_all of its block. Settling one coordinate after the
-other takes no more, for the lines of a dimension share its traffic evenly; and prices on the links of one dimension
-prove as much, since ways through the other dimensions change nothing there.
+On an unchanged product of blocks, all_to_all among all devices takes as long as its slowest dimension: a dimension of n
+ports among N devices carries N / n times an all_to_all of its block. Dimension-order routing takes no longer, because
+the lines of a dimension share its traffic evenly. Prices on the links of one dimension prove that time, because paths
+through the other dimensions change nothing there.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _ratio(traffic: Traffic) -> Fraction:
 
 
 def traffic_cuts(network: FlowNetwork, product: Product, demand: Demand) -> Iterator[Traffic]:
-    """Cuts around boxes, and cuts through all lines of a dimension that limit what it can carry."""
+    """Cuts around boxes, and cuts through all lines of a dimension at its bottlenecks."""
     for unsplit in product.unsplit()[:MOST_FAMILIES]:
         yield from _around_groups(network, demand, product.boxes(unsplit), product.topology.num_devices)
     for at, one in enumerate(product.dimensions):
@@ -74,7 +74,7 @@ def _around(network: FlowNetwork, demand: Demand, inside: Bools) -> Traffic:
 
 
 def _is_plain(product: Product) -> bool:
-    """Whether every link is as its block says."""
+    """Whether every link has its block's bandwidth."""
     bandwidth = product.topology.links.bandwidth_bytes_per_s
     return all((one.of_lines(bandwidth) == one.block.links.bandwidth_bytes_per_s).all() for one in product.dimensions)
 

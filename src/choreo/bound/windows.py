@@ -1,17 +1,17 @@
-"""How long a link can carry bytes that are of use, in a schedule of some length.
+"""How long a link can carry useful bytes in a schedule of a given length.
 
-Take a cut, and let every byte over it have to come from all of some sources and reach all of some targets. A message
-over link i begins no sooner than its sender has prepared it, and the way from the link to a target takes time as well.
-So the link is of use in a window only, which ends when the rest of the way takes all the time that is left.
+Take a cut such that every byte over it must come from all of some sources and reach all of some targets. A message over
+link i begins only after its sender has prepared it, and the path from the link to a target takes time as well. So the
+link is useful only in a window, which ends when the rest of the path takes all the remaining time.
 
-The window narrows in two stages. Late, a message still reaches the device that it is for, but nobody could pass it on:
-of m targets it serves one. Early, nobody has yet heard of anybody else: of m sources a message is from one. Count the
-pairs of a source and a target that bytes serve. Then a link with capacity c carries for all pairs, in a time T,
+The window narrows in two stages. Late, a message still reaches its device, but there is no time to forward it: it
+serves one of m targets. Early, no device has yet received from another: a message comes from one of m sources. Count
+the pairs of a source and a target that bytes serve. Then a link with capacity c carries for all pairs, in a time T,
 
     c x sum over the stages (weight of the stage) x (T - what is before the stage - what is after it)
 
-at most, where nothing is below zero. Together the links must carry what crosses the cut, and the least T that lets them
-is a bound.
+at most, where negative terms count as zero. Together the links must carry what crosses the cut, and the least T that
+allows it is a bound.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from choreo.topology.graph import Floats, Ints
 
 __all__ = ["Stages", "Ways", "least_time"]
 
-# Targets that are as far away as the farthest, but for rounding.
+# Targets from this fraction of the greatest distance on count as equally far, to allow for rounding.
 AS_FAR = 1 - 1e-9
 
 
@@ -54,7 +54,7 @@ class Ways:
 
     @staticmethod
     def of_topology(topology: Topology) -> Ways | None:
-        """The ways of a topology, None if it is too large to look at all."""
+        """The times of a topology; None if it is too large for all pairs."""
         if topology.num_nodes > MOST_NODES:
             return None
         network = FlowNetwork.of_topology(topology)
@@ -86,7 +86,7 @@ class Ways:
 
     @staticmethod
     def _stages(ways: Ways, paid_s: Floats, at: Ints, others: Ints) -> Stages:
-        """From the ends of links to others: to the nearest, and to the nearest by way of somebody who passes it on."""
+        """From the ends of links to others: directly to the nearest, and to the nearest through a forwarding node."""
         there = np.ix_(at, others)
         first_s: Floats = np.maximum(ways.arrival_s[there], ways.latency_s[there] + paid_s[:, None]).min(axis=1)
         if len(others) < 2:
@@ -99,20 +99,20 @@ class Ways:
         return Stages(first_s, np.maximum(first_s, passed_s.min(axis=1)), 1 / len(others))
 
     def some(self, at: Ints, capacity: Floats, others: Ints, *, after: bool) -> list[Ints]:
-        """Targets or sources worth looking at: one that is farthest from links, all that are as far, and all."""
+        """Targets or sources worth checking: the one farthest from the links, all that are as far, and all."""
         away = capacity @ (self.arrival_s if after else self.arrival_s.T)[np.ix_(at, others)]
         far = others[away >= AS_FAR * away.max()]
         return [far[:1], *([far] if len(far) > 1 else []), *([others] if len(others) > len(far) else [])]
 
 
 def least_time(seconds: float, capacity: Floats, before: Stages, after: Stages) -> float:
-    """The least time in which links carry what takes them some seconds if they do nothing else."""
+    """The least time in which links carry what takes them `seconds` at full capacity."""
     sides = [((one.first_s, one.weight), (one.second_s, 1 - one.weight)) for one in (before, after)]
     gaps = [(start + end, capacity * (early * late)) for start, early in sides[0] for end, late in sides[1]]
     gap, weight = (np.concatenate(column) for column in zip(*gaps, strict=True))
     usable = (weight > 0) & np.isfinite(gap)
     gap, weight = gap[usable], weight[usable]
     order = np.argsort(gap, kind="stable")
-    # Any of the stages carry no more than all of them, so each prefix gives a time that is too long or right.
+    # A subset of the stages carries no more than all of them, so each prefix gives a time that is right or too long.
     times = (seconds * capacity.sum() + np.cumsum((weight * gap)[order])) / np.cumsum(weight[order])
     return float(times.min(initial=np.inf)) if len(times) else seconds
