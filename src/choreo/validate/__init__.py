@@ -1,4 +1,4 @@
-"""Predictions held against published measurements: NCCL's times (`nccl`) and training steps (`plan`)."""
+"""Predictions compared with published measurements: NCCL's times (`nccl`) and training steps (`plan`)."""
 
 from choreo.validate import nccl, plan
 from choreo.validate.validate import validate

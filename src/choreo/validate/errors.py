@@ -11,7 +11,7 @@ R = TypeVar("R")
 
 
 def relative_error(predicted: float, measured: float) -> float:
-    """Predicted over measured, less one: 0.1 is ten per cent too much.
+    """Predicted over measured, minus one: 0.1 is ten per cent too much.
 
     >>> relative_error(3.0, 2.0)
     0.5
@@ -20,7 +20,7 @@ def relative_error(predicted: float, measured: float) -> float:
 
 
 def mean(values: Iterable[float | None]) -> float | None:
-    """The mean of the values there are; None where there is none.
+    """The mean of the values that are not None; None if there are none.
 
     >>> mean([1.0, None, 2.0]), mean([])
     (1.5, None)

@@ -15,9 +15,9 @@ __all__ = ["Record", "Skipped", "missing_columns", "read_columns", "read_number"
 
 QUOTE = '"'
 MAX_FILE_BYTES = 1 << 28
-# The first line, or the first that is no comment, of what nccl-tests printed.
+# The first line, or the first that is not a comment, of nccl-tests' output.
 PRINTED = re.compile(r"# nccl-tests|# nThread |^\s*[0-9]+\s+[0-9]+\s+[a-z0-9_]+\s+[a-z]+\s")
-MAX_CELL = 1000  # characters, among which words are searched for
+MAX_CELL = 1000  # characters of a cell that are searched for words
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Record:
     index: int
     line: int
     header: Sequence[str]
-    cells: Sequence[str] | None  # None where a quote is opened that nothing closes
+    cells: Sequence[str] | None  # None if a quote is not closed
 
     def values(self) -> dict[str, str]:
         """Cells by column."""
@@ -69,7 +69,7 @@ def read_records(path: Path | str, read_header: Callable[[list[str]], list[str]]
 
 
 def read_columns(path: Path | str) -> list[str]:
-    """The names of a file's columns, in small letters."""
+    """The names of a file's columns, in lower case."""
     columns: list[str] = []
 
     def read_header(cells: list[str]) -> list[str]:
@@ -81,7 +81,7 @@ def read_columns(path: Path | str) -> list[str]:
 
 
 def missing_columns(path: Path | str, missing: Sequence[str], header: Sequence[str], known: str) -> UsageError:
-    """What to raise where columns that are needed are not there."""
+    """The error for missing columns."""
     there = ", ".join(header)[:200]
     if PRINTED.search(", ".join(header)):
         return UsageError(
@@ -92,7 +92,7 @@ def missing_columns(path: Path | str, missing: Sequence[str], header: Sequence[s
 
 
 def read_number(text: str | None) -> float | None:
-    """A number, with or without commas and underscores; None where there is none, or one that nobody measured.
+    """A number, with or without commas and underscores; None if there is none, or no measurement could give it.
 
     >>> read_number("1,024"), read_number("n/a")
     (1024.0, None)
@@ -105,7 +105,7 @@ def read_number(text: str | None) -> float | None:
 
 
 def _lines(path: Path, lines: list[str]) -> Iterator[tuple[int, list[str] | None]]:
-    """Each record with its last line's number; None for a line that opens a quote which nothing closes."""
+    """Each record with its last line's number; None for a line with an unclosed quote."""
     first = next((line for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
     delimiter = max(",;\t", key=first.count)
     start = 0

@@ -1,4 +1,4 @@
-"""`validate`: predictions held against a file of published measurements."""
+"""`validate`: predictions compared with a file of published measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NCCL's model held against published measurements, and against tables that it was not fitted to."""
+"""NCCL's model compared with published measurements, and with tables that it was not fitted to."""
 
 from choreo.validate.nccl.fit import LeftOut, fit, leave_one_out
 from choreo.validate.nccl.measured import MeasuredRow, read_measured

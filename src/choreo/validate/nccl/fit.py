@@ -2,7 +2,7 @@
 
 Each constant in turn is moved up and down by a shrinking factor while the error falls. The error is the mean over
 tables of the mean absolute percentage error from 1 MiB, plus half of that below, plus a small penalty for leaving the
-defaults, so that constants that the tables do not touch stay where they are.
+defaults, so that constants that do not affect the tables keep their defaults.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Published measurements: a CSV file with the columns of nccl-tests, and what it was measured on.
 
-A row needs the collective, the number of GPUs, the size, and a time or a bandwidth. What else is missing is taken from
-the GPU's usual machine. A row that cannot be read is skipped, with its line and reason.
+A row needs the collective, the number of GPUs, the size, and a time or a bandwidth. Other missing values come from the
+GPU's usual machine. A row that cannot be read is skipped, with its line and reason.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _ranks(collective: str, values: dict[str, str]) -> int:
     ranks = _count(values.get("n_gpus", ""))
     if ranks is not None:
         return ranks
-    # Bus over algorithm bandwidth tells it: 2 (n - 1) / n for all_reduce, (n - 1) / n for most others.
+    # The ratio of bus to algorithm bandwidth gives it: 2 (n - 1) / n for all_reduce, (n - 1) / n for most others.
     algorithm, bus = read_number(values.get("oop_algbw_gbps")), read_number(values.get("oop_busbw_gbps"))
     if algorithm and bus and collective not in ("broadcast", "reduce", "sendrecv"):
         ratio = bus / algorithm / (2 if collective == "all_reduce" else 1)

@@ -1,7 +1,7 @@
 """Predicted against measured times of NCCL: the error of each row, and of each table below and from 1 MiB.
 
-Fixed latency differs by 2x between near-identical machines. So the error below 1 MiB is also given after one offset a
-table: the constant time, added to every prediction, that leaves the least error. It shows whether the shape is right.
+Fixed latency differs by 2x between near-identical machines. So the error below 1 MiB is also given after one offset per
+table: the constant time, added to every prediction, that minimises the error. It shows whether the shape is right.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class PredictedRow(Result):
 
 @result
 class TableError(Result):
-    """Mean absolute relative errors of one table; None where it has no such rows."""
+    """Mean absolute relative errors of one table; None if it has no such rows."""
 
     columns: ClassVar[tuple[str, ...]] = (
         "table_id",

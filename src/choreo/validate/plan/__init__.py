@@ -1,4 +1,4 @@
-"""Predicted training steps held against published ones."""
+"""Predicted training steps compared with published ones."""
 
 from choreo.validate.plan.fit import Fold, leave_one_out
 from choreo.validate.plan.measured import DATA

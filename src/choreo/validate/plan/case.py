@@ -1,8 +1,8 @@
 """A published run as a job with one or more candidate plans.
 
-A field that is empty in a row was not published. Where the row is about speed, its authors tuned that field: every
-legal value is tried, and the fastest that fits in memory is taken. Where the row is about what fits (`status=` in its
-notes), nothing was tuned, and the program's default is taken.
+A field that is empty in a row was not published. If the row is about speed, its authors tuned that field: every legal
+value is tried, and the fastest that fits in memory is taken. If the row is about what fits (`status=` in its notes),
+nothing was tuned, and the program's default is taken.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["Case", "best", "read_case", "read_precision"]
 MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 INTERLEAVES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
 TENSOR_PARALLEL = (1, 2, 4, 8)
-MOST_EP = 64  # ranks that share out experts, where a row does not say
+MOST_EP = 64  # the most ranks that divide the experts, if a row does not say
 # As rows write them, the narrowest first: in "fp8 with bf16" the products are fp8. int8 goes at the speed of fp8.
 PRECISIONS = {
     "fp4": "fp4", "fp8": "fp8", "e4m3": "fp8", "int8": "fp8", "bf16": "bf16", "fp16": "fp16", "half": "fp16",
@@ -54,7 +54,7 @@ class Case:
     row: MeasuredRow
     model: Model
     device: Device
-    network: str  # in words, where the row says
+    network: str  # as text, if the row has it
     software: str
     global_batch: int
     share: float
@@ -199,9 +199,9 @@ def _plans(
 
 
 def _split(row: MeasuredRow, model: Model, pp: int, interleave: int, recipe: Recipe | None) -> str:
-    """A run that was measured ran, so layers that do not divide were dealt out by hand, as BLOOM's 70 in 12 stages.
+    """A measured run did run, so layers that do not divide were assigned by hand, as BLOOM's 70 in 12 stages.
 
-    Where a further token is predicted, NVIDIA's recipes fill all stages but the last, which has the rest of the layers.
+    With multi-token prediction, NVIDIA's recipes fill all stages but the last, which has the rest of the layers.
     """
     chunks = pp * interleave
     each = -(-model.layers // chunks)
@@ -255,7 +255,7 @@ def _given_axes(row: MeasuredRow, tp: int, pp: int, dp: int, model: Model) -> li
 
 
 def _experts_shared(row: MeasuredRow, model: Model, ranks: int) -> list[int]:
-    """The ways to share out experts over the ranks of a stage: the row's, or all powers of two."""
+    """The sizes of expert parallelism over the ranks of a stage: the row's, or all powers of two."""
     if row.ep is not None or not model.experts:
         return [row.ep or 1]
     powers = [1 << power for power in range(MOST_EP.bit_length())]
@@ -286,7 +286,7 @@ def _divisors(number: int, most: int) -> list[int]:
 def _micro_batches(row: MeasuredRow, dp: int, pp: int, *, tuned: bool) -> Iterable[int]:
     each = (row.global_batch or dp) / dp
     if pp > 1 and program_name(row.software) == "torchtitan" and row.micro_batch in (None, each):
-        # A local batch, which the pipeline cuts: into as many parts as it has stages in 2024, into single ones since.
+        # A local batch, which the pipeline splits: into as many parts as stages in 2024, into single samples since.
         if not of_2024(row):
             return (1,)
         if each % pp == 0:

@@ -1,4 +1,4 @@
-"""Of plans that were all measured, the one that the planner would choose, beside the best and beside a rule of thumb.
+"""Among measured plans, the planner's choice, compared with the best and with a rule of thumb.
 
 A group is one model on one cluster with one batch, under different plans, some of which may have run out of memory. The
 planner ranks these plans only: those that leave the default headroom free by its own estimate, the fastest first.
@@ -18,7 +18,7 @@ from choreo.workload import Plan
 
 __all__ = ["Choice", "choices_among", "over_best", "rule_of_thumb"]
 
-# Bytes a parameter takes in mixed precision with Adam: parameter, gradient, and the state that ZeRO cuts.
+# Bytes per parameter in mixed precision with Adam: parameter, gradient, and the state that ZeRO shards.
 HELD, STATE = 6, 12
 # The rule of thumb leaves half of the memory for activations.
 FOR_STATE = 0.5
@@ -26,7 +26,7 @@ FOR_STATE = 0.5
 
 @result
 class Choice(Result):
-    """A group of measured plans. Times are None where the plan ran out of memory."""
+    """A group of measured plans. Times are None if the plan ran out of memory."""
 
     columns: ClassVar[tuple[str, ...]] = (
         "source",
@@ -71,7 +71,7 @@ class Choice(Result):
 
     @property
     def rule_over_best(self) -> float | None:
-        """The same of the plan that the rule of thumb takes."""
+        """The same for the plan that the rule of thumb chooses."""
         return None if self.rule_step_s is None else self.rule_step_s / self.best_step_s
 
 
@@ -81,7 +81,7 @@ def choices_among(rows: Iterable[PredictedRow]) -> list[Choice]:
     found = []
     for members in grouped(known, _group).values():
         ran = [row for row in members if row.measured_step_s is not None]
-        # A row without a time and without a word of why was not measured.
+        # A row without a time and without a reason was not measured.
         tried = [row for row in members if row.measured_step_s is not None or row.measured_fits is False]
         if ran and len({row.plan for row in tried}) > 1:
             found.append(_choice(tried, ran))
@@ -100,7 +100,7 @@ def over_best(choices: Sequence[Choice], *, rule: bool = False) -> tuple[float |
 
 
 def rule_of_thumb(rows: Sequence[PredictedRow]) -> PredictedRow:
-    """What many people start with: as few cuts as leave half of the memory to activations, small micro-batches.
+    """A common starting point: as little sharding as leaves half of the memory to activations, small micro-batches.
 
     Fewest pipeline stages first, then least tensor parallelism, then the smallest micro-batch.
     """

@@ -125,7 +125,7 @@ def family(software: str) -> str:
 
 
 def whole_source(source: str) -> str:
-    """The paper or project that a table or release is of.
+    """The paper or project that a table or release belongs to.
 
     >>> whole_source("Narayanan SC'21 Table 2"), whole_source("Megatron-Bridge perf summary 26.04 (MoE)")
     ("Narayanan SC'21", 'Megatron-Bridge')
@@ -156,7 +156,7 @@ class _Problem:
         self.weights = _weights(self.cases, self.plans)
 
     def solve(self, kept: NDArray[np.bool_]) -> dict[Constant, float]:
-        """Least weighted absolute residual over the kept rows, by linear programming, for time and memory apart."""
+        """Least weighted absolute residual over the kept rows, by linear programming; time and memory separately."""
         values: dict[Constant, float] = {}
         for column, memory in ((0, False), (1, True)):
             chosen = [number for number, one in enumerate(self.constants) if one.memory == memory]

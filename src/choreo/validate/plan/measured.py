@@ -97,7 +97,7 @@ class MeasuredRow:
 
     @property
     def accumulation(self) -> int | None:
-        """Micro-batches of a replica in a step, where the notes say."""
+        """Micro-batches of a replica in a step, if the notes say."""
         found = re.search(r"(?:accumulation\s*=|grad accum)\s*(\d+)", self.notes, re.IGNORECASE)
         return int(found[1]) if found and int(found[1]) > 0 else None
 

@@ -42,7 +42,7 @@ class PredictedRow(Result):
     measured_fits: bool | None
     predicted_fits: bool
     chosen: dict[str, object]
-    program: str = ""  # whose figures it is predicted with
+    program: str = ""  # the program whose figures the prediction uses
     architecture: str = ""
     experts: bool = False
     precision: str = ""  # as the row has it
@@ -68,5 +68,5 @@ class PredictedRow(Result):
 
     @property
     def fits_right(self) -> bool | None:
-        """Whether the prediction of what fits is right; None where the row does not say."""
+        """Whether the prediction of what fits is right; None if the row does not say."""
         return None if self.measured_fits is None else self.measured_fits == self.predicted_fits

@@ -1,4 +1,4 @@
-"""What NVIDIA's recipes set and the tables of their speed do not print: `recipes.toml`."""
+"""Settings of NVIDIA's recipes that their performance tables omit: `recipes.toml`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Recipe:
 
 
 def find_recipe(source: str, model: str, chip: str, precision: str) -> Recipe | None:
-    """The recipe that a table of Megatron-Bridge's speed was made with, if it is known.
+    """The recipe behind a row of Megatron-Bridge's performance tables, if it is known.
 
     >>> find_recipe("Megatron-Bridge perf summary 26.02", "deepseek-v3", "H100", "fp8").modules
     'mla_up_proj,mlp'

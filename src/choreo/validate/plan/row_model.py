@@ -1,7 +1,7 @@
 """The model of a published row: sizes from its columns, the rest from the family and the number of parameters.
 
 A table of runs gives layers, width, heads, vocabulary and the number of parameters. Whether embeddings are tied, and
-how wide an MLP is where the row does not say, follows from that number.
+the width of the MLP if the row does not give it, follow from that number.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from choreo.workload.model import check_size
 
 __all__ = ["catalogued", "row_model"]
 
-ACTIVE = 8  # experts of a token, where only the name tells of them
+ACTIVE = 8  # experts per token, if only the name mentions experts
 GPT_VOCAB, LLAMA_VOCAB = 51200, 128256  # GPT-2's padded as Megatron pads it; Llama 3's
 
 
@@ -99,7 +99,7 @@ def catalogued(row: MeasuredRow) -> Model | None:
     words = re.split(r"\s+(?:\(|proxy|zero|ptd|megatron|megascale)", row.model, flags=re.IGNORECASE)[0]
     # "DeepSeek-V3 671B" is the catalogue's deepseek-v3, "TinyLlama (1.1B)" its name without the size.
     sizeless = re.sub(r"[\s_-]*\(?\d+(?:\.\d+)?B\)?$", "", words, flags=re.IGNORECASE)
-    # The language model of one that sees pictures too.
+    # The language model of a vision-language model.
     blind = re.sub(r"[\s_-]VL\b", "", words)
     for name in (row.model, words, sizeless, blind):
         found = _named(name)
@@ -108,7 +108,7 @@ def catalogued(row: MeasuredRow) -> Model | None:
     return None
 
 
-@lru_cache(maxsize=1024)  # a table has many rows of a model, and a name that is not there takes long to say so
+@lru_cache(maxsize=1024)  # a table has many rows of a model, and looking up an unknown name is slow
 def _named(name: str) -> Model | None:
     try:
         found = get_model(name)
@@ -124,8 +124,8 @@ def _active(row: MeasuredRow) -> tuple[float, float] | None:
 
 
 def _experts(row: MeasuredRow, model: Model) -> Model:
-    """A mixture that is not in the catalogue: "8x7B" has eight experts, two for a token. Where only ep tells of
-    experts, their number follows from the number of parameters."""
+    """A mixture that is not in the catalogue: "8x7B" has eight experts, two for a token. If only ep implies experts,
+    their number follows from the number of parameters."""
     if active := _active(row):
         # Eight narrow experts for a token make up what is active.
         narrow = max(256, model.ffn // ACTIVE // 128 * 128)

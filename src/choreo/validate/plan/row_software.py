@@ -1,4 +1,4 @@
-"""The program of a published row, with the options that its notes tell of, or its recipe."""
+"""The program of a published row, with the options from its notes or its recipe."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def row_recipe(row: MeasuredRow, chip: str) -> Recipe | None:
 
 
 def of_2024(row: MeasuredRow) -> bool:
-    """Whether a run of torchtitan was made before its loss was compiled and its pipeline cut batches otherwise."""
+    """Whether a torchtitan run predates its compiled loss and its newer way to split batches in a pipeline."""
     return "2024" in row.source
 
 
 def _told(row: MeasuredRow, known: str) -> str:
-    """Options that the notes tell of and that are not known yet."""
+    """Options in the notes that are not known yet."""
     words = {
         "+deepep": r"deepep|hybrid-?ep|flex\b",
         "+ep-overlap": r"a2a[ -_]overlap|overlap\w*[ -_](a2a|moe|ep\b)|ep[ -_]overlap|dualpipe",

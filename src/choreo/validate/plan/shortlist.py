@@ -1,7 +1,7 @@
-"""The few of many plans that are worth a detailed evaluation: the fastest by estimate of those that fit by estimate.
+"""The few plans that are worth a detailed evaluation: by estimate, the fastest of those that fit.
 
-A published run that leaves most fields open may have been any of thousands of plans. To evaluate each in detail takes
-minutes, to estimate all of them less than a second.
+A published run that leaves most fields open may have been any of thousands of plans. Evaluating each in detail takes
+minutes; estimating all of them takes less than a second.
 """
 
 from __future__ import annotations

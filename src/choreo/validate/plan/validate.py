@@ -1,7 +1,7 @@
 """Predicted against measured, run by run: step time, memory, and whether it fits; errors by source, software and all.
 
-The error of a row is predicted over measured, less one; a table's is the mean of their absolute values, and its bias
-the mean of the errors themselves.
+The error of a row is predicted over measured, minus one. A table's error is the mean of the absolute values, and its
+bias the mean of the errors themselves.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FILES = (DATA / "training_measured.csv", DATA / "training_measured_sweep.csv")
 
 @result
 class GroupError(Result):
-    """The errors of a group of rows; None where there is nothing to compare."""
+    """The errors of a group of rows; None if there is nothing to compare."""
 
     columns: ClassVar[tuple[str, ...]] = (
         "kind",
@@ -95,9 +95,9 @@ def validate(
     software: Mapping[str, Software] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Validation:
-    """Predict every row of a file with the columns of training_measured.csv; a row that is there again, once.
+    """Predict every row of a file with the columns of training_measured.csv; duplicate rows count once.
 
-    `software` replaces the figures of some programs, by name. `progress` is told how many rows are done, of how many.
+    `software` replaces the figures of some programs, by name. `progress` is called with the rows done and the total.
 
     >>> validate(DATA / "h200_steps.csv").groups[-1].step_rows
     18
@@ -216,7 +216,7 @@ def _runner(case: Case, program: Software, cluster: Cluster) -> Callable[[Plan],
 
 @cache
 def _cluster(name: str, gpu: str, network: str) -> Cluster:
-    """The usual cluster of a GPU, with the network that the row tells of."""
+    """The usual cluster of a GPU, with the row's network."""
     from choreo.hardware import get_device
 
     return get_cluster(name, device=get_device(gpu)).with_network_text(network)
