@@ -80,10 +80,10 @@ def connect_through_store(store: Any, rank: int, world_size: int, timeout_s: flo
     bootstrap = StoreBootstrap(store, rank, world_size)
     secret = os.environ.get("CHOREO_SECRET", "").encode() or secrets.token_hex(32).encode()
     secret = bootstrap.exchange(secret if rank == 0 else b"", deadline.left_s)[0]
-    return make_communicator(bootstrap, _own_address(store), secret, timeout_s=timeout_s, sealed=network_is_sealed())
+    return make_communicator(bootstrap, _local_address(store), secret, timeout_s=timeout_s, sealed=network_is_sealed())
 
 
-def _own_address(store: Any) -> str:
+def _local_address(store: Any) -> str:
     """Where other hosts reach this process: its address on the way to the store, if that is on the network."""
     while isinstance(store, dist.PrefixStore):
         store = store.underlying_store
