@@ -29,6 +29,11 @@ MODELS = {
     "neox": small("gpt-neox-20b"),
     "qwen": small("llama3-8b", qk_norm=True, qkv_bias=True, norms_per_layer=4, tied_embeddings=True),
     "mixtral": small("mixtral-8x7b"),
+    "deepseek": small("deepseek-v3"),
+    "bloom": small("bloom-7.1b"),
+    "olmo": small("llama3-8b", norm_after=True, qk_norm=True, qk_norm_whole=True, rotary_share=0.5),
+    "gpt-oss": small("gpt-oss-20b", window=5),
+    "llama4": small("llama4-scout", window=8),
     "shared": small("mixtral-8x7b", bias=True, router_bias=True, shared_experts=1, shared_gate=True, dense_layers=1),
 }
 
@@ -66,6 +71,9 @@ CHEAP: list[tuple[str, Plan]] = [
     ("llama", plan(dp=2, zero=3, micro_batch=2)),
     ("llama", plan(cp=2, micro_batch=8)),
     ("mixtral", plan(dp=2, ep=2)),
+    ("deepseek", plan(tp=2, sequence_parallel=True, micro_batch=8)),
+    ("olmo", plan(tp=2, micro_batch=8)),
+    ("gpt-oss", plan(cp=2, micro_batch=8)),
     ("llama", plan(dp=2, tp=2, sequence_parallel=True, micro_batch=2)),
     ("gpt2", plan(dp=2, pp=2, zero=2, schedule="gpipe")),
     ("gpt2", plan(dp=2, pp=2, micro_batch=2)),  # no forward pass between the backward passes of the first stage
@@ -84,6 +92,15 @@ GRID: list[tuple[str, Plan]] = [
         if (count, schedule) != (4, "interleaved")
     ),
     *(("gpt2", plan(cp=count)) for count in (2, 4)),
+    *(
+        (model, one)
+        for model in ("deepseek", "bloom", "olmo", "gpt-oss", "llama4")
+        for one in (
+            plan(tp=2), plan(tp=4, sequence_parallel=True), plan(cp=2), plan(pp=2), plan(dp=2, zero=3),
+            plan(dp=2, tp=2, recompute="selective"), plan(tp=2, cp=2, recompute="full"),
+        )
+    ),
+    *((model, plan(dp=4, ep=4)) for model in ("deepseek", "gpt-oss", "llama4")),
     *(("mixtral", plan(dp=4, ep=count, zero=zero)) for count in (2, 4) for zero in (0, 1, 2, 3)),
     *(("shared", plan(dp=4, ep=count, zero=zero)) for count in (2, 4) for zero in (0, 1, 2, 3)),
     *(("gpt2", plan(dp=2, recompute=how, zero=zero)) for how in ("selective", "full") for zero in (0, 3)),

@@ -83,10 +83,6 @@ def _check_replicas(config: TrainConfig, ranks: int) -> None:
 
 def _check_transformer(config: TrainConfig, model: Model, ranks: int) -> None:
     plan = config.plan
-    if model.latent is not None:
-        raise UsageError(f"{model.name} has latent attention, which choreo train does not build; a Mixtral would do")
-    if not model.rotary and not model.learned_positions:
-        raise UsageError(f"{model.name} has ALiBi, which choreo train does not build; a Llama would do")
     if model.learned_positions and config.seq > model.learned_positions:
         raise UsageError(
             f"seq {config.seq} is more than the {model.learned_positions} positions of {model.name}; --seq "

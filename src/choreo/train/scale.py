@@ -88,7 +88,7 @@ def _transformer(model: Model, factor: float) -> Model:
     ratio = hidden / model.hidden
     layers = _number(model.layers, factor, LAYERS, even=True)
     experts = model.experts and max(model.experts_per_token, _number(model.experts, factor, EXPERTS, even=True))
-    latent = model.latent
+    latent, grouped = model.latent, model.router_groups and experts % model.router_groups == 0
     return replace(
         model,
         layers=layers,
@@ -102,6 +102,7 @@ def _transformer(model: Model, factor: float) -> Model:
         experts_per_token=min(model.experts_per_token, experts) if factor else min(model.experts_per_token, 2),
         expert_ffn=max(16, 16 * round(model.expert_ffn * ratio / 16)) if experts else model.expert_ffn,
         dense_layers=min(model.dense_layers, layers - 1),
+        router_groups=model.router_groups if grouped else 0,
         latent=latent and replace(
             latent,
             kv_rank=max(8, 8 * round(latent.kv_rank * ratio / 8)),

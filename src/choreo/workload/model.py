@@ -137,13 +137,32 @@ class Model:
                 f"{self.layers} is the most"
             )
         if self.experts:
-            if not self.expert_ffn:
-                object.__setattr__(self, "expert_ffn", self.ffn)
-            if not 1 <= self.experts_per_token <= self.experts:
-                raise ModelError(
-                    f"{self.name}: a token goes to experts_per_token {self.experts_per_token} of {self.experts} "
-                    f"experts; it must be 1 to {self.experts}"
-                )
+            self._check_experts()
+
+    def _check_experts(self) -> None:
+        if not self.expert_ffn:
+            object.__setattr__(self, "expert_ffn", self.ffn)
+        if not 1 <= self.experts_per_token <= self.experts:
+            raise ModelError(
+                f"{self.name}: a token goes to experts_per_token {self.experts_per_token} of {self.experts} "
+                f"experts; it must be 1 to {self.experts}"
+            )
+        if self.router_groups:
+            self._check_groups()
+
+    def _check_groups(self) -> None:
+        groups, kept = self.router_groups, self.router_groups_per_token
+        if self.experts % groups:
+            raise ModelError(
+                f"{self.name}: {self.experts} experts are not divisible by router_groups {groups}; use "
+                f"{_divisor(self.experts, groups)} groups"
+            )
+        if not 1 <= kept <= groups or kept * (self.experts // groups) < self.experts_per_token:
+            raise ModelError(
+                f"{self.name}: a token's {self.experts_per_token} experts are in router_groups_per_token {kept} of "
+                f"{groups} groups of {self.experts // groups}; "
+                f"{-(-self.experts_per_token // (self.experts // groups))} to {groups} would hold them"
+            )
 
     def _check_names(self) -> None:
         if not self.activation:

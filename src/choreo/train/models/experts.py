@@ -7,7 +7,8 @@ import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from torch import Tensor, nn
 
 from choreo.train.models.layers import Mlp, leave
-from choreo.train.models.parameters import Builder, share
+from choreo.train.models.parameters import STD, Builder, share
+from choreo.train.models.router import route
 from choreo.train.parallel.expert import exchange, exchange_counts
 from choreo.train.parallel.tensor import copy, whole
 from choreo.workload import Model
@@ -22,8 +23,10 @@ class Experts(nn.Module):
         super().__init__()
         self.make, self.model = make, model
         mesh = make.mesh
-        self.router = make.make(f"{name}.router", (model.experts, model.hidden), std=0.02, alike=True)
-        self.router_bias = make.make(f"{name}.router.bias", (model.experts,), alike=True) if model.router_bias else None
+        self.router = make.make(f"{name}.router", (model.experts, model.hidden), std=STD, alike=True)
+        # The bias of sigmoid routers balances experts and is not trained by gradients; it stays zero here.
+        bias = model.router_bias and model.router_score == "softmax"
+        self.router_bias = make.make(f"{name}.router.bias", (model.experts,), alike=True) if bias else None
         start, count = share(model.experts, mesh.size("ep"), mesh.index["ep"])
         numbers = range(start, start + count)
         self.experts = nn.ModuleList(Mlp(make, model, f"{name}.experts.{e}", model.expert_ffn) for e in numbers)
@@ -34,16 +37,15 @@ class Experts(nn.Module):
             if mlp.down.bias is not None:
                 mlp.down.bias.summed = make.tp  # of which each tensor rank adds its share
         gate = model.shared_gate and model.shared_experts
-        self.shared_gate = make.make(f"{name}.shared_gate", (1, model.hidden), std=0.02, alike=True) if gate else None
+        self.shared_gate = make.make(f"{name}.shared_gate", (1, model.hidden), std=STD, alike=True) if gate else None
 
     def forward(self, x: Tensor) -> Tensor:
         """The weighted sum of each token's experts, and the shared ones."""
         make, shape = self.make, x.shape
         full = whole(x, make.tp) if make.sequence_parallel else x
         tokens = full.flatten(0, 1)
-        scores = F.linear(tokens, self.router, self.router_bias).float()
-        gates, chosen = scores.topk(self.model.experts_per_token, dim=-1)
-        gates = copy(gates.softmax(-1).to(tokens.dtype), make.tp)
+        gates, chosen = route(self.model, F.linear(tokens, self.router, self.router_bias).float())
+        gates = copy(gates.to(tokens.dtype), make.tp)
         cut = copy(tokens, make.tp)
         found = self._routed(cut, gates, chosen)
         if self.shared is not None:

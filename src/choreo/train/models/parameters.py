@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from choreo.train.parallel.mesh import Mesh
 
-__all__ = ["Builder", "Piece", "first_values"]
+__all__ = ["STD", "Builder", "Piece", "first_values", "share"]
+
+STD = 0.02  # of initial weights
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from torch import Tensor
 
+from choreo.train.models.mask import Mask
 from choreo.train.parallel.tensor import gather
 
 __all__ = ["attention", "positions_of"]
@@ -30,21 +31,26 @@ def positions_of(seq: int, index: int, cp: int) -> Tensor:
     return torch.cat((chunks[index], chunks[2 * cp - 1 - index]))
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor, group: Any, index: int) -> Tensor:
+def attention(qkv: tuple[Tensor, Tensor, Tensor], mask: Mask, group: Any, index: int) -> Tensor:
     """Causal attention of this rank's queries; tensors are (batch, heads, sequence, features)."""
+    query, key, value = qkv
     grouped = query.shape[1] != key.shape[1]
     if group is None:
-        return F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=grouped)
-    cp = dist.get_world_size(group)
-    both = gather(torch.stack((key, value)), group, dim=3)
+        seq = query.shape[2]
+        if mask.is_causal(seq):
+            return F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=grouped)
+        seen = mask.of(0, seq, query)
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=seen, enable_gqa=grouped)
+    cp, wide = dist.get_world_size(group), key.shape[-1]
+    both = gather(torch.cat((key, value), dim=-1), group, dim=2)
     chunk = query.shape[2] // 2
     place = {r if half == 0 else 2 * cp - 1 - r: 2 * r + half for r in range(cp) for half in (0, 1)}
-    pieces = both.split(chunk, dim=3)
+    pieces = both.split(chunk, dim=2)
     found = []
     for half, number in enumerate((index, 2 * cp - 1 - index)):
-        keys, values = torch.cat([pieces[place[c]] for c in range(number + 1)], dim=3)
-        ones = torch.ones(chunk, chunk, dtype=torch.bool, device=query.device).tril()
-        mask = torch.cat((ones.new_ones(chunk, chunk * number), ones), 1)
+        known = torch.cat([pieces[place[c]] for c in range(number + 1)], dim=2)
+        keys, values = known.split((wide, value.shape[-1]), dim=-1)
         own = query[:, :, half * chunk : (half + 1) * chunk]
-        found.append(F.scaled_dot_product_attention(own, keys, values, attn_mask=mask, enable_gqa=grouped))
+        seen = mask.of(number * chunk, chunk, query)
+        found.append(F.scaled_dot_product_attention(own, keys, values, attn_mask=seen, enable_gqa=grouped))
     return torch.cat(found, dim=2)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from choreo.errors import ModelError
 from choreo.workload.huggingface.fields import Config
-from choreo.workload.huggingface.llama import llama
+from choreo.workload.huggingface.llama import ACTIVATIONS, llama
 from choreo.workload.model import Model
 
 __all__ = ["bloom", "dbrx", "falcon", "gpt2", "gpt_neox", "gptj", "mpt", "opt", "phi"]
@@ -29,13 +29,14 @@ def gpt2(config: Config, name: str) -> Model:
         norm="layer",
         dropout=config.share("resid_pdrop") > 0,
         max_seq=config.number("n_positions", "n_ctx", default=0),
+        activation=ACTIVATIONS.get(config.text("activation_function", "gelu_new"), ""),
         norm_eps=config.real("layer_norm_epsilon", default=1e-5),
     )
 
 
 def gpt_neox(config: Config, name: str) -> Model:
     """GPT-NeoX: biases, and parallel attention and MLP with a norm each."""
-    model = llama(config, name, norm="layer")
+    model = llama(config, name, norm="layer", rotary_share=0.25)
     parallel = config.flag("use_parallel_residual", default=True)
     bias = config.flag("attention_bias", default=True)
     activation = model.activation if model.activation != "silu" else "gelu"
@@ -45,12 +46,14 @@ def gpt_neox(config: Config, name: str) -> Model:
 def gptj(config: Config, name: str) -> Model:
     """GPT-J: parallel attention and MLP with one norm; the biases of its MLP are not counted."""
     model = replace(gpt2(config, name), learned_positions=0, bias=False, head_bias=True, parallel_block=True)
-    return replace(model, norms_per_layer=1, tied_embeddings=config.flag("tie_word_embeddings", default=False))
+    share = config.number("rotary_dim", default=model.head_dim) / model.head_dim
+    tied = config.flag("tie_word_embeddings", default=False)
+    return replace(model, norms_per_layer=1, tied_embeddings=tied, rotary_share=share)
 
 
 def phi(config: Config, name: str) -> Model:
     """Phi-1 to 2: parallel attention and MLP with one norm, biases everywhere."""
-    model = llama(config, name, norm="layer")
+    model = llama(config, name, norm="layer", rotary_share=0.5)
     return replace(
         model,
         gated=False,
@@ -100,6 +103,7 @@ def bloom(config: Config, name: str) -> Model:
         bias=True,
         norm="layer",
         embedding_norm=True,
+        activation="gelu-tanh",
         dropout=config.share("hidden_dropout") > 0,
         max_seq=config.number("seq_length", default=0),
         norm_eps=config.real("layer_norm_epsilon", default=1e-5),

@@ -44,12 +44,23 @@ ACTIVATIONS = {
     "relu": "relu", "relu2": "squared-relu",
 }  # fmt: skip
 
+SHARES = ("partial_rotary_factor", "rotary_pct")  # of the features of a head that have a position
 EPSILONS = ("rms_norm_eps", "layer_norm_eps", "norm_eps", "norm_epsilon")
 
 
-def llama(config: Config, name: str, *, tied: bool = False, qkv_bias: bool = False, norm: str = "rms") -> Model:
+def llama(
+    config: Config,
+    name: str,
+    *,
+    tied: bool = False,
+    qkv_bias: bool = False,
+    norm: str = "rms",
+    rotary_share: float = 1.0,
+    rope_base: float = 10000.0,
+) -> Model:
     """Llama, and the architectures with its field names and shape."""
-    heads, scaling = config.number("num_attention_heads"), config.inside("rope_scaling")
+    heads, rope = config.number("num_attention_heads"), _rope(config)
+    scaling = rope if rope.data else config.inside("rope_scaling")
     biased = config.flag("attention_bias", "bias", "use_bias", default=False)
     all_biased = biased and config.flag("mlp_bias", default=False)
     model = Model(
@@ -70,11 +81,17 @@ def llama(config: Config, name: str, *, tied: bool = False, qkv_bias: bool = Fal
         max_seq=config.number("max_position_embeddings", default=0),
         activation=ACTIVATIONS.get(config.text("hidden_act", ""), ""),
         norm_eps=config.real(*EPSILONS, default=1e-6 if norm == "rms" else 1e-5),
-        rope_base=config.real("rope_theta", default=10000.0),
+        rope_base=rope.real("rope_theta", default=config.real("rope_theta", default=rope_base)),
         rope_scaling=scaling.real("factor", default=0.0) if scaling.text("rope_type", "") == "llama3" else 0.0,
-        rotary_share=config.share("partial_rotary_factor", "rotary_pct") or 1.0,
+        rotary_share=rope.share(*SHARES) or config.share(*SHARES) or rotary_share,
     )
     return _windowed(model, config)
+
+
+def _rope(config: Config) -> Config:
+    """The fields of rotary positions where transformers 5 has them: an object, or one for each kind of layer."""
+    found = config.inside("rope_parameters")
+    return found.inside("full_attention") if "full_attention" in found.data else found
 
 
 def _windowed(model: Model, config: Config, window: int = 0, full_every: int = 0) -> Model:
@@ -139,17 +156,19 @@ def olmo2(config: Config, name: str) -> Model:
 
 def glm4(config: Config, name: str) -> Model:
     """GLM 4 of 2025: norms after attention and MLP as well."""
-    return replace(llama(config, name), norms_per_layer=4)
+    return replace(llama(config, name, rotary_share=0.5), norms_per_layer=4)
 
 
 def stablelm(config: Config, name: str) -> Model:
     """StableLM: layer norms."""
-    return llama(config, name, qkv_bias=config.flag("use_qkv_bias", default=False), norm="layer")
+    bias = config.flag("use_qkv_bias", default=False)
+    return llama(config, name, qkv_bias=bias, norm="layer", rotary_share=0.25)
 
 
 def nemotron(config: Config, name: str) -> Model:
     """Nemotron: squared ReLU, no gate."""
-    return replace(llama(config, name, norm="layer"), gated=False, activation="squared-relu")
+    model = llama(config, name, norm="layer", rotary_share=0.5)
+    return replace(model, gated=False, activation="squared-relu")
 
 
 def starcoder2(config: Config, name: str) -> Model:
@@ -159,9 +178,9 @@ def starcoder2(config: Config, name: str) -> Model:
     return replace(model, gated=False, activation="gelu-tanh", bias=bias, qkv_bias=False)
 
 
-def mixtral(config: Config, name: str) -> Model:
+def mixtral(config: Config, name: str, *, rope_base: float = 1e6) -> Model:
     """Mixtral: every MLP is a mixture of experts."""
-    model = llama(config, name)
+    model = llama(config, name, rope_base=rope_base)
     return replace(
         model,
         experts=config.number("num_local_experts", "num_experts"),
@@ -172,7 +191,7 @@ def mixtral(config: Config, name: str) -> Model:
 
 def gpt_oss(config: Config, name: str) -> Model:
     """GPT-OSS: Mixtral's shape with biases; its attention sinks are not counted."""
-    model = mixtral(config, name)
+    model = mixtral(config, name, rope_base=150000.0)
     model = replace(model, activation="clipped-swiglu", bias=True, qkv_bias=False, router_bias=True)
     return _windowed(model, config, 128, 2)
 
@@ -185,7 +204,7 @@ def qwen_moe(config: Config, name: str, *, qk_norm: bool) -> Model:
     return replace(
         _full(llama(config, name, qkv_bias=not qk_norm), config),
         qk_norm=qk_norm,
-        experts=config.number("num_experts"),
+        experts=config.number("num_experts", "num_local_experts"),
         experts_per_token=config.number("num_experts_per_tok"),
         expert_ffn=width,
         shared_experts=shared // width,
@@ -205,11 +224,11 @@ def qwen3_moe(config: Config, name: str) -> Model:
     return qwen_moe(config, name, qk_norm=True)
 
 
-def deepseek(config: Config, name: str, *, score: str = "softmax") -> Model:
+def deepseek(config: Config, name: str, *, score: str = "softmax", rotary_share: float = 1.0) -> Model:
     """DeepSeek's experts with plain attention; V2 and V3 have latent attention. `score` is the router's default."""
     groups = config.number("n_group", default=0)
     return replace(
-        llama(config, name),
+        llama(config, name, rotary_share=rotary_share),
         experts=config.number("n_routed_experts"),
         experts_per_token=config.number("num_experts_per_tok"),
         expert_ffn=config.number("moe_intermediate_size"),
@@ -242,15 +261,15 @@ def deepseek_v3(config: Config, name: str) -> Model:
     return replace(deepseek_v2(config, name, score="sigmoid"), router_bias=True)
 
 
-def glm4_moe(config: Config, name: str) -> Model:
+def glm4_moe(config: Config, name: str, *, rotary_share: float = 0.5) -> Model:
     """GLM 4.5: DeepSeek's experts with plain attention."""
-    model = deepseek(config, name, score="sigmoid")
+    model = deepseek(config, name, score="sigmoid", rotary_share=rotary_share)
     return replace(model, qk_norm=config.flag("use_qk_norm", default=False), router_bias=True)
 
 
 def dots1(config: Config, name: str) -> Model:
     """dots.llm1: GLM 4.5 with norms on queries and keys."""
-    return replace(glm4_moe(config, name), qk_norm=True)
+    return replace(glm4_moe(config, name, rotary_share=1.0), qk_norm=True)
 
 
 def minimax_m2(config: Config, name: str) -> Model:
@@ -264,9 +283,9 @@ def minimax_m2(config: Config, name: str) -> Model:
 
 def llama4(config: Config, name: str) -> Model:
     """Llama 4: experts are as wide as `intermediate_size`, dense layers as `intermediate_size_mlp`."""
-    width = config.number("intermediate_size")
+    width, interval = config.number("intermediate_size"), config.number("no_rope_layer_interval", default=4)
     return replace(
-        llama(config, name),
+        llama(config, name, rope_base=500000.0),
         ffn=config.number("intermediate_size_mlp", default=width),
         experts=config.number("num_local_experts"),
         experts_per_token=config.number("num_experts_per_tok", default=1),
@@ -275,6 +294,8 @@ def llama4(config: Config, name: str) -> Model:
         moe_every=config.number("interleave_moe_layer_step", default=1),
         router_score="sigmoid",
         window=config.number("attention_chunk_size", default=8192),
-        full_every=config.number("no_rope_layer_interval", default=4),
+        full_every=interval,
         chunked=True,
+        rope_skips=interval,
+        qk_l2_norm=config.flag("use_qk_norm", default=True),
     )

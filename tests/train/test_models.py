@@ -1,0 +1,170 @@
+"""The layers of models against what their papers say, one query at a time."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from choreo.errors import ModelError
+from choreo.train.scale import scaled
+from choreo.workload import Model, Plan, get_model
+from choreo.workload.huggingface.config import read_config
+
+SEQ = 12
+
+
+def built(model: Model) -> tuple[Any, dict[str, np.ndarray]]:
+    import torch
+
+    from choreo.train.models.parameters import Builder
+    from choreo.train.models.transformer import Stage
+    from choreo.train.parallel.mesh import Mesh
+
+    mesh = Mesh(Plan(precision="fp32"), 0, torch.device("cpu"), grouped=False)
+    stage = Stage(Builder(1, mesh), model, SEQ, range(model.layers), "none")
+    return stage, {name: one.detach().double().numpy() for name, one in stage.named_parameters()}
+
+
+def attend(queries: np.ndarray, keys: np.ndarray, values: np.ndarray, score: Callable[[int, int], float]) -> np.ndarray:
+    """One head; `score` is added for a query and a key, minus infinity where it is not seen."""
+    out = np.zeros((len(queries), values.shape[1]))
+    for q in range(len(queries)):
+        scores = np.array([queries[q] @ keys[k] / math.sqrt(len(queries[q])) + score(q, k) for k in range(len(keys))])
+        weights = np.exp(scores - scores.max())
+        out[q] = weights / weights.sum() @ values
+    return out
+
+
+def rotated(x: np.ndarray, dim: int, base: float) -> np.ndarray:
+    out = x.copy()
+    for position in range(len(x)):
+        for pair in range(dim // 2):
+            angle = position * base ** (-2 * pair / dim)
+            a, b = x[position, pair], x[position, pair + dim // 2]
+            out[position, pair] = a * math.cos(angle) - b * math.sin(angle)
+            out[position, pair + dim // 2] = b * math.cos(angle) + a * math.sin(angle)
+    return out
+
+
+def rms(x: np.ndarray, eps: float) -> np.ndarray:
+    return np.asarray(x / np.sqrt((x**2).mean(-1, keepdims=True) + eps))
+
+
+def attended(model: Model, score: Callable[[int, int, int], float]) -> tuple[np.ndarray, np.ndarray]:
+    """What the first layer's attention gives, and what it should by plain arithmetic with this score of each head."""
+    import torch
+
+    from choreo.train.models.rotary import turns_of
+
+    stage, weights = built(model)
+    x = np.random.default_rng(0).normal(size=(SEQ, model.hidden))
+    one = torch.from_numpy(x).float()[None]
+    found = stage.blocks["0"].attention(one, turns_of(model, stage.positions, one.dtype))[0].detach().numpy()
+    own = {name.removeprefix("blocks.0.attention."): w for name, w in weights.items() if "blocks.0.attention." in name}
+    heads = []
+    for head in range(model.heads):
+        if latent := model.latent:
+            narrow = rms(x @ own["query_down.weight"].T, model.norm_eps)
+            query = (narrow @ own["query.weight"].T).reshape(SEQ, model.heads, -1)[:, head]
+            kept, place = np.split(x @ own["down.weight"].T, [latent.kv_rank], axis=1)
+            both = (rms(kept, model.norm_eps) @ own["up.weight"].T).reshape(SEQ, model.heads, -1)[:, head]
+            key, value = np.split(both, [latent.nope_dim], axis=1)
+            content, position = np.split(query, [latent.nope_dim], axis=1)
+            place, position = (rotated(one, latent.rope_dim, model.rope_base) for one in (place, position))
+            query, key = np.hstack((content, position)), np.hstack((key, place))
+        else:
+            at = head * model.kv_heads // model.heads
+            query, key, value = (
+                (x @ own[f"{name}.weight"].T + own.get(f"{name}.bias", 0)).reshape(SEQ, -1, model.head_dim)[:, number]
+                for name, number in (("query", head), ("key", at), ("value", at))
+            )
+            if model.rotary and not model.learned_positions:
+                dim = int(model.head_dim * model.rotary_share)
+                query, key = (rotated(one, dim, model.rope_base) for one in (query, key))
+        heads.append(attend(query, key, value, lambda q, k, head=head: score(head, q, k)))  # type: ignore[misc]
+    expected = np.hstack(heads) @ own["out.weight"].T + own.get("out.bias", 0)
+    return found, expected
+
+
+def small(name: str, **changes: object) -> Model:
+    model = scaled(get_model(name), "tiny")
+    assert isinstance(model, Model)
+    return replace(model, **changes)  # type: ignore[arg-type]
+
+
+def seen(condition: bool) -> float:
+    return 0.0 if condition else -math.inf
+
+
+CASES: dict[str, tuple[Model, Callable[[int, int, int], float]]] = {
+    "latent": (small("deepseek-v3"), lambda _, q, k: seen(k <= q)),
+    "grouped": (small("llama3-8b", kv_heads=2, rope_scaling=0.0), lambda _, q, k: seen(k <= q)),
+    "partial": (small("gpt-neox-20b"), lambda _, q, k: seen(k <= q)),
+    "window": (small("mistral-7b", window=4), lambda _, q, k: seen(q - 4 < k <= q)),
+    "chunks": (small("mistral-7b", window=4, chunked=True), lambda _, q, k: seen(k <= q and k // 4 == q // 4)),
+    "alibi": (small("bloom-7.1b"), lambda head, q, k: (k - q) * 2.0 ** (-2 * (head + 1)) if k <= q else -math.inf),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_attention_is_what_the_paper_says(case: str) -> None:
+    found, expected = attended(*CASES[case])
+    assert np.abs(expected).max() > 1e-4
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-6)
+
+
+def test_a_router_by_sigmoid_stays_in_the_best_groups() -> None:
+    import torch
+
+    from choreo.train.models.router import route
+
+    model = replace(
+        Model("m", 1, 8, 2, experts=6, experts_per_token=2, router_groups=3, router_groups_per_token=1),
+        router_score="sigmoid",
+        router_scale=2.5,
+    )
+    # The best expert is in a group whose best two together are not the best.
+    logits = torch.tensor([[4.0, -9.0, 2.0, 1.0, 0.0, 0.5]])
+    gates, chosen = route(model, logits)
+    assert sorted(chosen[0].tolist()) == [2, 3]
+    assert gates.sum().item() == pytest.approx(2.5)
+    one = 1 / (1 + math.exp(-2)), 1 / (1 + math.exp(-1))
+    assert gates.max().item() == pytest.approx(2.5 * one[0] / sum(one))
+
+
+def test_groups_that_cannot_hold_a_tokens_experts_are_refused() -> None:
+    with pytest.raises(ModelError, match="6 experts are not divisible by router_groups 4; use 3 groups"):
+        Model("m", 1, 8, 2, experts=6, experts_per_token=2, router_groups=4, router_groups_per_token=1)
+    with pytest.raises(ModelError, match="3 experts are in router_groups_per_token 1 of 3 groups of 2; 2 to 3 would"):
+        Model("m", 1, 8, 2, experts=6, experts_per_token=3, router_groups=3, router_groups_per_token=1)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_rotary_fields_are_read_where_either_transformers_writes_them(tmp_path: Path, nested: bool) -> None:
+    config: dict[str, object] = {
+        "model_type": "glm4_moe", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4,
+        "intermediate_size": 96, "vocab_size": 256, "n_routed_experts": 8, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+    }  # fmt: skip
+    rope = {"rope_theta": 1e6, "partial_rotary_factor": 0.25}
+    config.update({"rope_parameters": {**rope, "rope_type": "default"}} if nested else rope)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model = read_config(tmp_path)
+    assert (model.rope_base, model.rotary_share, model.rope_scaling) == (1e6, 0.25, 0.0)
+
+
+def test_llamas_scaling_is_read_where_transformers_5_writes_it() -> None:
+    config = {
+        "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4,
+        "intermediate_size": 96, "vocab_size": 256,
+        "rope_parameters": {"rope_type": "llama3", "factor": 8.0, "rope_theta": 5e5},
+    }  # fmt: skip
+    model = read_config(config)
+    assert (model.rope_base, model.rope_scaling) == (5e5, 8.0)
