@@ -146,6 +146,14 @@ def test_groups_that_cannot_hold_a_tokens_experts_are_refused() -> None:
         Model("m", 1, 8, 2, experts=6, experts_per_token=3, router_groups=3, router_groups_per_token=1)
 
 
+@pytest.mark.parametrize("factor", ["tiny", 0.01, 0.05, 0.1, 0.25, 0.5])
+@pytest.mark.parametrize("name", ["deepseek-v2", "deepseek-v3", "kimi-k2", "llama4-maverick"])
+def test_a_scaled_model_routes_to_groups_that_hold_a_tokens_experts(name: str, factor: str | float) -> None:
+    model = scaled(get_model(name), factor)  # which is refused if they do not
+    assert isinstance(model, Model)
+    assert factor not in (0.25, 0.5) or model.router_groups == get_model(name).router_groups
+
+
 @pytest.mark.parametrize("nested", [False, True])
 def test_rotary_fields_are_read_where_either_transformers_writes_them(tmp_path: Path, nested: bool) -> None:
     config: dict[str, object] = {

@@ -88,7 +88,10 @@ def _transformer(model: Model, factor: float) -> Model:
     ratio = hidden / model.hidden
     layers = _number(model.layers, factor, LAYERS, even=True)
     experts = model.experts and max(model.experts_per_token, _number(model.experts, factor, EXPERTS, even=True))
-    latent, grouped = model.latent, model.router_groups and experts % model.router_groups == 0
+    per_token = min(model.experts_per_token, experts if factor else 2)
+    latent, groups = model.latent, model.router_groups
+    if groups and (experts % groups or experts // groups * model.router_groups_per_token < per_token):
+        groups = 0
     return replace(
         model,
         layers=layers,
@@ -99,10 +102,10 @@ def _transformer(model: Model, factor: float) -> Model:
         ffn=max(16, 16 * round(model.ffn * ratio / 16)),
         vocab=max(BYTES, round(model.vocab * factor)),
         experts=experts,
-        experts_per_token=min(model.experts_per_token, experts) if factor else min(model.experts_per_token, 2),
+        experts_per_token=per_token,
         expert_ffn=max(16, 16 * round(model.expert_ffn * ratio / 16)) if experts else model.expert_ffn,
         dense_layers=min(model.dense_layers, layers - 1),
-        router_groups=model.router_groups if grouped else 0,
+        router_groups=groups,
         latent=latent and replace(
             latent,
             kv_rank=max(8, 8 * round(latent.kv_rank * ratio / 8)),
