@@ -1,4 +1,4 @@
-"""What somebody new to the command line tries first: options given twice, names, units, narrow terminals."""
+"""What somebody new to the command line tries first: options given twice, names, units."""
 
 from __future__ import annotations
 
@@ -172,62 +172,6 @@ def test_algorithms_are_listed_by_their_name_too() -> None:
     assert fine("list", "algorithms", "all_reduce").out == fine("list", "all_reduce").out
     assert "takes no other name" in mistake("list", "models", "llama3-8b")
     assert "did you mean 'models'" in mistake("list", "model")
-
-
-# narrow terminals
-
-DATA = Path(__file__).parents[1] / "data"
-JOB = ["--cluster", "hgx-h100", "--gpus", "8", "--global-batch", "64", "--seq", "2048"]
-WIDE = [
-    ["list"],
-    ["list", "all_reduce"],
-    *(["list", catalogue] for catalogue in ("models", "devices", "software", "topologies")),
-    ["price", "all_reduce", "-p", "64", "--size", "1MiB", "--gamma", "100GB/s"],
-    ["price", "all_reduce", "-p", "64", "--sweep", "8:1GiB"],
-    ["simulate", "all_reduce", *RING, "--size", "1MiB", "-a", "all"],
-    ["simulate", "all_reduce", "-t", "dgx-a100:2", "--sweep", "8:1KiB", "-a", "ring", "-a", "hierarchical"],
-    ["simulate", "all_reduce", "-t", "dgx-a100:2", "--sweep", "8:1KiB", "--library", "nccl"],
-    [
-        "simulate",
-        "all_reduce",
-        "-t",
-        "ring(2, 50GB/s, 1us) x switch(2, 400Gbit/s, 1us)",
-        "--sweep",
-        "8:64",
-        "-a",
-        "all",
-    ],
-    ["topology", "show", "hgx-h100:4"],
-    ["calibrate", "--show"],
-    ["plan", "llama3-70b"],
-    ["plan", "resnet-50", "--gpus", "256", "--steps-per-s", "3", "--parameter-server", "50GB/s"],
-    ["simulate", "all_reduce", "-t", "dgx-1", "--size", "1MiB", "-a", "ring"],
-    ["prove", "all_reduce", "-a", "hierarchical", "--axes", "8x4"],
-    ["plan", "llama3-8b", *JOB],
-    ["plan", "llama3-8b", *JOB, "--tp", "8", "--traffic"],
-    ["plan", "llama3-8b", *JOB, "--vary", "tp=1,3,8"],
-    ["plan", "llama3-8b", *JOB, "--tp", "8", "--software", "nobody-knows-it"],
-    ["simulate", "--validate", str(DATA / "nccl_measured.csv")],
-    ["bound", "all_reduce", "-t", "dgx-1", "--size", "1MiB"],
-]
-
-
-@pytest.mark.parametrize("columns", [60, 80])
-@pytest.mark.parametrize("arguments", WIDE, ids=" ".join)
-def test_tables_fit(arguments: list[str], columns: int) -> None:
-    ran = run_choreo(*arguments, columns=columns)
-    assert max(map(len, (ran.out + ran.err).splitlines())) <= columns
-
-
-def test_a_narrow_table_says_which_columns_it_leaves_out() -> None:
-    price = ["price", "all_reduce", "-p", "8", "--size", "1MiB"]
-    narrow, wide = run_choreo(*price, columns=80).out, run_choreo(*price, columns=160).out
-    assert re.search(r"not shown for lack of room: .*traffic.*\n\(80 columns; .*--json has everything\)\n$", narrow)
-    assert "left out" not in wide
-    assert re.search("^algorithm .* traffic$", wide, re.MULTILINE)
-    swept = ["simulate", "all_reduce", *RING, "--sweep", "8:32"]
-    assert "redop" in run_choreo(*swept).out, "a pipe gets all of nccl-tests' columns"
-    assert "# not shown for lack of room: type, redop\n# (60 columns; " in run_choreo(*swept, columns=60).out
 
 
 # help

@@ -93,8 +93,9 @@ def _run(arguments: list[str]) -> int:
     """Run a command and return its exit code; an error is one line on stderr."""
     _make_output_safe()
     try:
-        # Not cli.main(), which treats a closed pipe as an error.
-        with cli.make_context("choreo", list(arguments)) as context:
+        # Not cli.main(), which treats a closed pipe as an error. NO_COLOR: see no-color.org.
+        color = False if os.environ.get("NO_COLOR") else None
+        with cli.make_context("choreo", list(arguments), color=color) as context:
             context.meta["choreo.arguments"] = arguments
             code = cli.invoke(context)
         if sys.stdout is not None:

@@ -7,13 +7,14 @@ import io
 import shlex
 import shutil
 import sys
-from typing import TYPE_CHECKING
+import textwrap
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
 from choreo.cli.command import Command
 from choreo.cli.options.common import json_option
-from choreo.cli.output.text.table import echo_json, echo_line
+from choreo.cli.output.text.table import echo_json, echo_line, width
 from choreo.errors import ChoreoError
 
 if TYPE_CHECKING:
@@ -48,10 +49,10 @@ REST = (
 )
 NEXT = (
     "list",
-    "calibrate  # measures this machine, so that predictions are about it",
+    "calibrate  # so that predictions are about this machine",
     "simulate all_reduce --topology dgx-a100:2 --size 64MiB --algorithm all",
     "show all_reduce --algorithm swing --ranks 8 --html swing.html",
-    "explore  # opens a page where all of this can be seen at work, and changed",
+    "explore  # all of this on a page, to play with",
 )
 
 
@@ -71,7 +72,7 @@ def command(as_json: bool) -> None:
         _show(choreo, title, words, lines)
     _title("Next")
     for words in NEXT:
-        click.echo(f"$ {choreo} {words}")
+        click.echo(_typed(choreo, words))
 
 
 def _title(text: str) -> None:
@@ -79,18 +80,35 @@ def _title(text: str) -> None:
     echo_line(text, bold=True)
 
 
+def _typed(choreo: str, words: str) -> str:
+    """A command as one types it, on several lines where the terminal is too narrow for one."""
+    room = width(piped=1 << 20) - len(" \\")
+    return " \\\n".join(textwrap.wrap(f"$ {choreo} {words}", room, subsequent_indent="    ", break_on_hyphens=False))
+
+
+class _Aside(io.StringIO):
+    """Text that is not printed yet, as wide as the terminal that some of it is for."""
+
+    def __init__(self, terminal: TextIO) -> None:
+        super().__init__()
+        self.terminal = terminal
+
+    def fileno(self) -> int:
+        return self.terminal.fileno()
+
+
 def _show(choreo: str, title: str, words: str, lines: int) -> None:
     """Run a command here, and print it and the first lines of what it prints."""
     from choreo.cli import cli
 
     _title(title)
-    click.secho(f"$ {choreo} {words}", fg="cyan")
-    printed = io.StringIO()
+    click.secho(_typed(choreo, words), fg="cyan")
+    printed = _Aside(sys.stdout)
     whole = lines >= 99  # it may draw in colour then, and is seen as it comes
     try:
         with (
             contextlib.nullcontext() if whole else contextlib.redirect_stdout(printed),
-            cli.make_context("choreo", shlex.split(words)) as context,
+            cli.make_context("choreo", shlex.split(words), color=click.get_current_context().color) as context,
         ):
             cli.invoke(context)
     except (ChoreoError, OSError) as error:  # what cannot be done on this machine is said, and the tour goes on

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["BenchTable"]
 
 IN_PLACE = ("all_reduce", "broadcast", "reduce")
+BEST = " ← best"
 
 
 class BenchTable:
@@ -38,9 +39,9 @@ class BenchTable:
             Column("root", 7),
             Column("time"),
             Column("algbw", 5),
-            Column("busbw"),
+            Column("busbw", 2),
             Column("#wrong", 4),
-            Column("predicted", 1),
+            Column("predicted", 3),
         ]
         units = ["(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "", "(us)"]
         widths = [11, 11, 8, 5, 4, 9, 7, 7, 6, 9]
@@ -48,8 +49,8 @@ class BenchTable:
             columns += [Column(name), Column("ratio")]
             units += ["(us)", ""]
             widths += [9, 7]
-        longest = 0 if options.algorithm != "all" else 24
-        self.table = NcclTable([*columns, Column("algorithm", left=True)], [*units, ""], [*widths, longest])
+        last = Column("algorithm", 0 if options.algorithm == "all" else 1, left=True)
+        self.table = NcclTable([*columns, last], [*units, ""], [*widths, _name_width(options)])
 
     def row(self, row: Measurement) -> None:
         """Print a row, or keep it until its size is complete."""
@@ -97,7 +98,7 @@ class BenchTable:
         fastest = min((row.time_s for row in self.waiting), default=0.0)
         for row in self.waiting:
             best = len(self.waiting) > 1 and row.time_s == fastest
-            self.table.row(self._cells(row, " ← best" if best else ""))
+            self.table.row(self._cells(row, BEST if best else ""))
         self.waiting = []
 
     def _cells(self, row: Measurement, mark: str) -> list[str]:
@@ -127,3 +128,13 @@ class BenchTable:
             *peers,
             f"{shown(row.algorithm)}{mark}",
         ]
+
+
+def _name_width(options: BenchOptions) -> int:
+    """How wide the algorithm's column can become."""
+    from choreo.algorithms import list_algorithms
+
+    if options.algorithm not in (None, "all"):
+        return len(shown(options.algorithm))
+    longest = max(len(shown(one.name)) for one in list_algorithms(options.collective))
+    return longest + (len(BEST) if options.algorithm == "all" else 0)

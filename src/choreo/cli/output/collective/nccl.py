@@ -8,7 +8,7 @@ import click
 
 from choreo.cli.options.schedule import ScheduleOptions
 from choreo.cli.options.topology import Placement
-from choreo.cli.output.text.table import Column, echo_comment, echo_json, echo_nccl_table
+from choreo.cli.output.text.table import Column, echo_comment, echo_json, echo_line, echo_nccl_table
 from choreo.cli.recording import keep
 from choreo.errors import UsageError, shown
 from choreo.units import counted, format_bandwidth, format_bytes, format_time
@@ -41,7 +41,7 @@ def print_library(chosen: ScheduleOptions, where: Placement, sizes: list[int], *
 
 
 def _print_one(row: NcclSimulation) -> None:
-    click.echo(
+    echo_line(
         f"{row.collective} of {format_bytes(row.size_bytes)} over {counted(row.ranks, 'rank')} on "
         f"{shown(row.topology)}, as NCCL would do it"
     )
