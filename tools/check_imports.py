@@ -1,7 +1,7 @@
 """Keep imports pointing one way: cli -> verbs -> nouns, and among verbs only downwards. Run by `make test`.
 
 A file may import its own folder, a folder further down the list, and the files beside the folders (errors, units,
-checks, files, heap).
+checks, files, heap, malformed).
 Seen are `import` and `from` wherever they stand, lazy ones too; `importlib.import_module` and `__import__`; and names
 that are reached through the package, as in `choreo.simulate(...)`.
 
@@ -24,7 +24,7 @@ PACKAGE = Path(__file__).parent.parent / "src" / "choreo"
 # From the bottom up; folders of one row may not import each other.
 LEVELS = (
     ("errors",),
-    ("units", "results", "compiled", "_lazy"),
+    ("units", "malformed", "results", "compiled", "_lazy"),
     ("checks", "files", "heap"),
     ("collectives",),
     ("schedule", "topology", "hardware"),

@@ -7,7 +7,6 @@ the file is refused. The limit is 320 MiB; `--limit 4GiB` or `CHOREO_LIMIT=4GiB`
 
 from __future__ import annotations
 
-import difflib
 import errno
 import json
 import math
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from choreo.errors import ChoreoError, SizeError, UsageError, short, shown
+from choreo.malformed import explained
 from choreo.units import format_bytes, parse_size
 
 __all__ = [
@@ -274,33 +274,4 @@ def convert(document: object, kind: type[T], path: str | Path, what: str, refuse
     try:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
-        raise refuse(f"{shown(path)}: {_explained(str(error), kind, what)}") from None
-
-
-def _explained(message: str, kind: type, what: str) -> str:
-    """What msgspec found wrong, with the place as the file's author would name it: `links[1].bandwidth`."""
-    problem, _, place = message.partition(" - at ")
-    where = shown(place.strip("`").removeprefix("$").removeprefix(".") or what)
-    field = re.fullmatch(r"Object (contains unknown|missing required) field `(.*)`", problem, re.DOTALL)
-    if field is None:
-        return f"{where}: {shown(problem[:1].lower() + problem[1:])}"
-    if field[1] == "missing required":
-        return f"{where} lacks the field `{field[2]}`"
-    known = _fields(kind, "" if where == what else where)
-    name = short(field[2])
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    hint = f"did you mean `{close[0]}`?" if close else f"its fields are {', '.join(known)}"
-    return f"{where} has no field {shown(f'`{name}`')}; {hint}"
-
-
-def _fields(kind: type, where: str) -> list[str]:
-    """The names of the fields that the object at this place may have."""
-    from msgspec import inspect
-
-    here: object = inspect.type_info(kind)
-    for field, _ in [*re.findall(r"([^.\[\]]+)|\[([^\]]*)\]", where), ("", "")]:
-        if isinstance(here, inspect.UnionType):
-            here = next(one for one in here.types if not isinstance(one, inspect.NoneType))
-        inner = {one.encode_name: one.type for one in getattr(here, "fields", ())}
-        here = inner.get(field) or getattr(here, "item_type", None) or getattr(here, "value_type", here)
-    return [one.encode_name for one in getattr(here, "fields", ())]
+        raise refuse(f"{shown(path)}: {explained(error, kind, what)[1]}") from None

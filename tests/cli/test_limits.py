@@ -82,7 +82,7 @@ def test_a_number_in_scientific_notation_is_whole(tmp_path: Path) -> None:
         ("dots.toml", ".".join("a" * 100_000) + " = 1", "has a key of more than 64 names joined by dots"),
         ("dots.toml", "[a" + ' . "a"' * 99_000 + "]", "has a key of more than 64 names joined by dots"),
         ("field.json", json.dumps({"name": "a", LONG: 1}), "a topology file has no field `xxxxxxxxxx"),
-        ("name.json", json.dumps({"name": LONG, "topology": "ring(4)"}), "name: expected `str` of length <= 200"),
+        ("name.json", json.dumps({"name": LONG, "topology": "ring(4)"}), "name must have at most 200 characters"),
         ("nan.json", '{"name": "a", "nodes": NaN}', "is not JSON: it has NaN"),
     ],
 )
@@ -146,8 +146,8 @@ def archive(rows: int, chunks: int, count: int = 1) -> bytes:
         (lambda: archive(1000, 1 << 28, (1 << 28) - 1), "of which 268435455000 are sent, is about"),
         (lambda: schedule(collective="all_to_all"), "the proof of all_to_all over 8192 members in 67108864 chunks"),
         (lambda: schedule(collective=LONG), "there is no collective 'xxxxxxxxxx"),
-        (lambda: schedule(**{LONG: 1}), "object contains unknown field `xxxxxxxxxx"),
-        (lambda: schedule()[:-1] + b', "x": 1' * 100_000 + b"}", "object contains unknown field `x`"),
+        (lambda: schedule(**{LONG: 1}), "the document has no field `xxxxxxxxxx"),
+        (lambda: schedule()[:-1] + b', "x": 1' * 100_000 + b"}", "the document has no field `x`"),
     ],
 )
 def test_schedules(make: Callable[[], bytes], sentence: str, tmp_path: Path) -> None:

@@ -180,8 +180,8 @@ def test_a_relaxed_signal_orders_no_data() -> None:
     [
         ({"collective": "sendrecv"}, "collective: sendrecv is no collective"),
         ({"gpus": []}, "gpus: there are none"),
-        ({"gpus": 3}, "gpus: expected `array`"),
-        ({"inplace": "yes"}, "inplace: expected `bool`"),
+        ({"gpus": 3}, "gpus must be a list"),
+        ({"inplace": "yes"}, "inplace must be true or false"),
     ],
 )
 def test_a_broken_plan_is_refused_by_name(change: dict[str, object], told: str) -> None:

@@ -73,7 +73,7 @@ def test_a_wrong_algorithm_fails_its_proof() -> None:
         ("Scan(n=3)", RING, "is none that could be proved"),
         ("Allgather(n=4)", RING, "over 3 nodes is none"),
         ("Allgather(n=3)", [[[9, 0, 1]]], r"\[9, 0, 1\] is beyond the addresses or nodes"),
-        ("Allgather(n=3)", [[[0, 0]]], "expected `array` of length 3"),
+        ("Allgather(n=3)", [[[0, 0]]], "must have 3 values"),
     ],
 )
 def test_a_broken_file_is_refused_by_name(collective: str, steps: list[list[list[int]]], told: str) -> None:

@@ -16,9 +16,7 @@ they come last. With `receive_in_order` ranks also receive in order of steps.
 
 from __future__ import annotations
 
-import difflib
 import json
-import re
 from collections import Counter
 from typing import Annotated
 
@@ -28,7 +26,8 @@ from msgspec import Meta
 
 from choreo.checks import MAX_RANKS
 from choreo.collectives import get_collective
-from choreo.errors import FormatError, ScheduleError, UsageError, short, shown
+from choreo.errors import FormatError, ScheduleError, UsageError, short
+from choreo.malformed import explained
 from choreo.schedule.schedule import MAX_AXES, MAX_CHUNKS, MAX_NAME, Schedule
 from choreo.schedule.steps import Steps
 from choreo.schedule.transfers import IntColumn, Transfers
@@ -68,12 +67,10 @@ def from_document(text: bytes | str) -> Schedule:
     """The schedule that a JSON document holds, checked field by field."""
     try:
         document = msgspec.json.decode(text, type=_Document)
-    except msgspec.ValidationError as error:
-        problem, _, path = str(error).partition(" - at ")
-        field = path.strip("`").removeprefix("$").removeprefix(".") or "the document"
-        reason = shown(problem[0].lower() + problem[1:])
-        raise FormatError(f"{field}: {reason}{_hint(problem, field)}", field=field) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if isinstance(error, msgspec.ValidationError) and _is_json(text):
+            field, reason = explained(error, _Document, "the document")
+            raise FormatError(reason, field=field) from None
         raise FormatError(f"the document is not JSON: {_place_of(text, error)}", field="the document") from None
     if len(text) <= WRITTEN_BY_HAND:
         json.loads(text, object_pairs_hook=_refuse_twice)
@@ -95,14 +92,13 @@ def from_document(text: bytes | str) -> Schedule:
     )
 
 
-def _hint(problem: str, field: str) -> str:
-    """The known field nearest to an unknown one, or all known fields."""
-    unknown = re.search("unknown field `(.*)`", problem)
-    if unknown is None:
-        return ""
-    known = [f.name for f in msgspec.structs.fields(_Row if field.startswith("steps") else _Document)]
-    close = difflib.get_close_matches(short(unknown[1]), known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
+def _is_json(text: bytes | str) -> bool:
+    """Whether a document is JSON to its end; the first wrong field may stand before that."""
+    try:
+        msgspec.json.decode(text, type=msgspec.Raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
 
 
 def _place_of(text: bytes | str, error: Exception) -> str:

@@ -18,8 +18,11 @@ import msgspec
 from choreo.errors import ChoreoError
 from choreo.explore.fields import FieldError
 from choreo.explore.verbs import VERBS
+from choreo.malformed import explained
 
 __all__ = ["answers", "main"]
+
+WHOLE = "the request"
 
 
 def answers(verb: str, fields: bytes) -> Iterator[dict[str, object]]:
@@ -39,8 +42,8 @@ def answers(verb: str, fields: bytes) -> Iterator[dict[str, object]]:
     except ChoreoError as error:
         yield {"error": str(error), "field": ""}
     except msgspec.ValidationError as error:
-        problem, _, path = str(error).partition(" - at ")
-        yield {"error": problem, "field": path.strip("`").removeprefix("$.").partition("[")[0]}
+        field, sentence = explained(error, getattr(found, kind), WHOLE)
+        yield {"error": sentence, "field": "" if field == WHOLE else field.partition("[")[0]}
     except MemoryError:
         yield {"error": "there is not enough memory for this; use fewer ranks", "field": "ranks"}
     except Exception as error:

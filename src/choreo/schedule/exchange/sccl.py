@@ -22,6 +22,7 @@ from choreo.checks import MAX_RANKS
 from choreo.collectives import get_collective
 from choreo.errors import FormatError, shown
 from choreo.files import check_work
+from choreo.malformed import explained
 from choreo.schedule.document import from_parts
 from choreo.schedule.schedule import MAX_NAME, Schedule
 from choreo.schedule.transfers import Transfers
@@ -67,9 +68,8 @@ def read_sccl(content: bytes) -> Schedule:
     try:
         found = msgspec.json.decode(content, type=_Algorithm)
     except msgspec.ValidationError as error:
-        problem, _, path = str(error).partition(" - at ")
-        field = path.strip("`").removeprefix("$").removeprefix(".") or "the algorithm"
-        raise FormatError(f"{field}: {shown(problem[:1].lower() + problem[1:])}", field=field) from None
+        field, reason = explained(error, _Algorithm, "the algorithm")
+        raise FormatError(reason, field=field) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FormatError(f"the algorithm is not JSON: {shown(error)}", field="the algorithm") from None
     named = re.match(r"(\w+)\(n=(\d{1,9})(?:,root=(\d{1,9}))?\)", found.collective.name)

@@ -24,6 +24,7 @@ import msgspec
 from msgspec import Meta
 
 from choreo.errors import FormatError, shown
+from choreo.malformed import explained
 
 __all__ = ["Buffer", "Gpu", "Op", "Plan", "parse"]
 
@@ -155,9 +156,8 @@ def parse(content: bytes) -> Plan:
     try:
         plan = msgspec.json.decode(content, type=Plan)
     except msgspec.ValidationError as error:
-        problem, _, path = str(error).partition(" - at ")
-        field = path.strip("`").removeprefix("$").removeprefix(".") or "the plan"
-        raise FormatError(f"{field}: {shown(problem[:1].lower() + problem[1:])}", field=field) from None
+        field, reason = explained(error, Plan, "the plan")
+        raise FormatError(reason, field=field) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FormatError(f"the plan is not JSON: {shown(error)}", field="the plan") from None
     if not plan.gpus:
