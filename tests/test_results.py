@@ -107,6 +107,9 @@ def test_nouns_say_what_they_are_in_one_line() -> None:
     assert repr(choreo.get_device("H100-80G-SXM")) == "<Device H100-80G-SXM: 84.9 GB, 989 TFLOPS bf16>"
     assert repr(choreo.get_device("V100-32G-SXM2")).endswith(" TFLOPS fp16>")
     assert repr(choreo.get_model("llama3-8b")) == "<Model llama3-8b: 8.03 B parameters>"
+    assert repr(RING.columns()) == "<Transfers 24 rows: step, src, dst, chunk, count, reduce, from_input>"
+    (ring,) = (one for one in choreo.list_algorithms("all_gather") if one.name == "ring")
+    assert repr(ring) == "<Algorithm all_gather by ring: (p - 1) α + (p - 1) / p n β>"
     assert repr(choreo.get_topology("hgx-h100")) == "<Topology hgx-h100: 8 devices, 1 switch, 16 links>"
     nouns = (*choreo.list_devices(), *choreo.list_topologies(), *choreo.list_models())
     assert max(len(repr(noun)) for noun in nouns) < 200

@@ -1,6 +1,13 @@
 """Choreo: collective communication written once, as a schedule, and then proved, priced, simulated, run and shown.
 
-A training job is treated the same way: a model and a plan give a workload, which is planned.
+    >>> import choreo
+    >>> ring = choreo.build("all_reduce", "ring", ranks=8)
+    >>> choreo.prove(ring)
+    <Proof exactly: all_reduce by ring over 8 ranks, 14 steps, 112 transfers>
+    >>> choreo.simulate(ring, "ring(8, 50GB/s, 1us)", "1MiB")
+    <Simulation all_reduce of 1 MiB by ring over 8 ranks on ring(8, 50GB/s, 1us): 50.7 us>
+
+`choreo.show` prints or draws any of these. A training job is treated the same way, with `plan`, `evaluate` and `train`.
 
 The public names are listed in `__init__.pyi`. Each is loaded when it is first used, so `import choreo` costs next to
 nothing.

@@ -74,6 +74,10 @@ THINGS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     "TrainingRun": (_training, ("gpt2-124m", "5.5", "dp all_reduce")),
     "WorkloadSimulation": (_workload, ("a workload of 4 nodes over 2 ranks", "forward")),
     "Bound": (lambda: choreo.bound("all_reduce", "ring(8, 50GB/s, 1us)", 1 << 20), ("bandwidth bound", "7/")),
+    "Table": (
+        lambda: choreo.sweep("price", collective="all_reduce", algorithm="ring,naive", ranks="8", size="8,16"),
+        ("4 cases", "naive", "total time"),
+    ),
 }
 
 
@@ -102,7 +106,7 @@ def test_every_kind_that_is_listed_is_tested() -> None:
 
 def test_pictures_of_what_has_one() -> None:
     for name, (made, _) in THINGS.items():
-        if name in ("Schedule", "Topology", "Simulation"):
+        if name in ("Schedule", "Topology", "Simulation", "Table"):
             assert to_svg(made()).startswith("<svg ")
     with pytest.raises(UsageError, match="no SVG picture of a Proof, only of Schedule, Topology, Simulation"):
         to_svg(THINGS["Proof"][0]())

@@ -48,7 +48,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "ragged": (lambda: at(placement=[[0, 1], 2, 3, 0]), "^a placement is a list of devices, numbers"),
     "a text": (lambda: at(placement="0123"), "^a placement is a list of devices, numbers"),
     "more ranks": (lambda: simulate(RING, "ring(3)", 1), "^4 ranks do not fit on ring.*, which has 3 devices$"),
-    "no schedule": (lambda: simulate("ring", "ring(3)", 1), "only a Schedule .* not str$"),  # type: ignore[arg-type]
+    "no schedule": (lambda: simulate("ring", "ring(3)", 1), "only a Schedule .* not str; choreo.build"),  # type: ignore[arg-type]
     "no network": (lambda: simulate(RING, 3, 1), "a topology is a text, a path or a Topology"),  # type: ignore[arg-type]
     "no job": (lambda: simulate_together([], "ring(4)"), "give a list of at least one Job$"),
     "no list": (lambda: simulate_together(Job(RING, 1), "ring(4)"), "list of at least one Job"),  # type: ignore[arg-type]

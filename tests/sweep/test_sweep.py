@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import pickle
+import re
 import signal
 import sqlite3
 import subprocess
@@ -217,6 +219,8 @@ def test_who_computes_does_not_change_the_rows(store: Path) -> None:
 
 DEADLY = """
 import os
+import pickle
+import re
 import choreo
 
 @choreo.algorithm("all_gather")
@@ -296,6 +300,9 @@ def test_a_table_goes_into_every_dataframe() -> None:
     table = choreo.sweep("price", collective="all_reduce", algorithm="ring,hierarchical", ranks="8", size="8,16")
     assert table["axes"][0] is None
     frame = table.to_pandas()
+    importlib.import_module("pandas").testing.assert_frame_equal(
+        importlib.import_module("pandas").DataFrame(table), frame
+    )
     assert list(frame.columns) == list(table)
     assert frame["total_s"].tolist() == table["total_s"]
     assert table.to_polars()["axes"].to_list() == table["axes"]
@@ -304,6 +311,19 @@ def test_a_table_goes_into_every_dataframe() -> None:
     through = importlib.import_module("pyarrow.interchange").from_dataframe(table)
     for name in table:
         assert through.column(name).to_pylist() == table[name], name
+
+
+def test_a_table_says_once_what_all_cases_share() -> None:
+    table = choreo.sweep("price", collective="all_reduce", algorithm="ring,naive", ranks="8", size="8,16")
+    assert repr(table).startswith("<Table 4 rows: collective, ")
+    said = choreo.to_text(table, width=80)
+    assert said.startswith("4 cases\ncollective  all_reduce\n")  # what all share is said once
+    assert re.search("^size +algorithm .*total time", said, re.MULTILINE)
+    same = pickle.loads(pickle.dumps(table))
+    assert same == table and same.rows == table.rows
+    one = choreo.sweep("price", collective="all_reduce", algorithm="ring", ranks="8", size="8")
+    with pytest.raises(choreo.UsageError, match="nothing to draw along"):
+        choreo.to_svg(one)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "json", "parquet"])

@@ -36,6 +36,9 @@ class Algorithm:
     summary: str
     same_bits: bool = True  # whether every rank adds in the same order, so that all get the same floating-point bits
 
+    def __repr__(self) -> str:
+        return f"<Algorithm {self.collective} by {self.name}{'' if self.cost is None else f': {self.cost}'}>"
+
     @cached_property
     def options(self) -> tuple[str, ...]:
         """The builder's parameters besides the number of ranks."""

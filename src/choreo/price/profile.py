@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from choreo.collectives import Layout
 from choreo.errors import UsageError
-from choreo.schedule import Schedule, Transfers, algorithm_label, first_rows, message_of
+from choreo.schedule import Schedule, Transfers, algorithm_label, check_schedule, first_rows, message_of
 
 __all__ = ["PORTS", "Profile", "StepKind", "Terms", "profile"]
 
@@ -98,8 +98,7 @@ def profile(schedule: Schedule, ports: str = "one", *, cores: int | None = None)
     >>> profile(build("all_reduce", "ring", 4)).num_steps
     6
     """
-    if not isinstance(schedule, Schedule):
-        raise UsageError(f"only a Schedule has a price, not {type(schedule).__name__}")
+    check_schedule(schedule, "has a price")
     if ports not in PORTS:
         raise UsageError(f"ports must be one of {', '.join(PORTS)}, not {ports!r}")
     if cores is not None and (isinstance(cores, bool) or not isinstance(cores, int) or cores < 1):

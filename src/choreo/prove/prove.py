@@ -16,12 +16,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from choreo.errors import ContradictionError, ProofError, UsageError, shown
+from choreo.errors import ContradictionError, ProofError, shown
 from choreo.files import check_work
 from choreo.prove.replay import AbsentError, Algebra, Counting, Fingerprint, replay
 from choreo.prove.trace import can_be_traced, explain_absent, explain_wrong
 from choreo.results import Result, result
-from choreo.schedule import Schedule
+from choreo.schedule import Schedule, check_schedule
 from choreo.units import counted
 
 __all__ = ["Proof", "prove"]
@@ -87,8 +87,7 @@ def prove(schedule: Schedule, *, exact: bool | None = None) -> Proof:
     >>> prove(build("all_reduce", "ring", 4)).algorithm
     'ring'
     """
-    if not isinstance(schedule, Schedule):
-        raise UsageError(f"only a Schedule can be proved, not {type(schedule).__name__}")
+    check_schedule(schedule, "can be proved")
     algebra = _choose(schedule, exact)
     if schedule.file_bytes is not None:
         _check_work(schedule, algebra, schedule.file_bytes)

@@ -14,7 +14,7 @@ from choreo.schedule.compose import (
 from choreo.schedule.files import load, save
 from choreo.schedule.groups import along_axis, in_groups, mesh_groups, on_ranks
 from choreo.schedule.messages import first_rows, message_of
-from choreo.schedule.schedule import Phase, Schedule, algorithm_label
+from choreo.schedule.schedule import Phase, Schedule, algorithm_label, check_schedule
 from choreo.schedule.steps import Steps
 from choreo.schedule.transfers import Move, StepMoves, Transfers, move
 
@@ -31,6 +31,7 @@ __all__ = [
     "as_collective",
     "backwards",
     "beside",
+    "check_schedule",
     "first_rows",
     "in_groups",
     "load",

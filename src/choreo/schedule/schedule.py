@@ -16,7 +16,7 @@ from choreo.schedule.steps import Steps
 from choreo.schedule.transfers import BoolColumn, IntColumn, StepMoves, Transfers
 from choreo.units import counted
 
-__all__ = ["Phase", "Schedule", "algorithm_label"]
+__all__ = ["Phase", "Schedule", "algorithm_label", "check_schedule"]
 
 MAX_CHUNKS = 1 << 28
 MAX_NAME = 200
@@ -281,6 +281,20 @@ class Schedule:
             raise ScheduleError(f"chunk weights must add up to at most {MAX_WEIGHT} in lowest terms; use smaller ones")
         lowest.setflags(write=False)
         return None if (lowest == 1).all() else lowest
+
+
+def check_schedule(given: object, done: str) -> None:
+    """Refuse what is no schedule; `done` says what was to be done with it.
+
+    >>> check_schedule("ring", "can be proved")
+    Traceback (most recent call last):
+    choreo.errors.UsageError: only a Schedule can be proved, not str; choreo.build("all_reduce", "ring", ranks=8) \
+makes one
+    """
+    if not isinstance(given, Schedule):
+        raise UsageError(
+            f'only a Schedule {done}, not {type(given).__name__}; choreo.build("all_reduce", "ring", ranks=8) makes one'
+        )
 
 
 def algorithm_label(algorithm: str, axes: str | None) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from choreo.errors import ScheduleError
+from choreo.units import counted
 
 __all__ = ["BoolColumn", "IntColumn", "Move", "StepMoves", "Transfer", "Transfers", "move"]
 
@@ -88,6 +89,9 @@ class Transfers:
 
     def __len__(self) -> int:
         return len(self.step)
+
+    def __repr__(self) -> str:
+        return f"<Transfers {counted(len(self), 'row')}: {', '.join(self.keys())}>"
 
     def __iter__(self) -> Iterator[Transfer]:
         return (Transfer(*row) for row in zip(*(self[name].tolist() for name in self.keys()), strict=True))

@@ -92,6 +92,12 @@ def _workload() -> Kind:
     return Kind(workload_sheet, picture=workload_svg)
 
 
+def _table() -> Kind:
+    from choreo.show.sweep import sweep_cell, sweep_page, sweep_sheet, sweep_svg
+
+    return Kind(sweep_sheet, page=sweep_page, picture=sweep_svg, cell=sweep_cell)
+
+
 def _any_result() -> Kind:
     from choreo.show.values import result_sheet
 
@@ -109,8 +115,9 @@ KINDS: Mapping[str, Callable[[], Kind]] = {
     "Benchmark": _benchmark,
     "TrainingRun": _training_run,
     "WorkloadSimulation": _workload,
+    "Table": _table,
 }
-PICTURES = "Schedule, Topology, Simulation, TrainingRun, WorkloadSimulation"
+PICTURES = "Schedule, Topology, Simulation, Table, TrainingRun, WorkloadSimulation"
 
 
 def to_text(thing: object, *, width: int | None = None, color: bool = False) -> str:

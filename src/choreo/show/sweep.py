@@ -1,4 +1,4 @@
-"""The picture of a sweep: time against size, a curve for each algorithm, a panel for each network."""
+"""A sweep as a sheet, and its picture: time against size, a curve for each algorithm, a panel for each network."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any
 
 from choreo.errors import UsageError
 from choreo.show.drawing import FONT, INK, LINE, MUTED, PAPER, line, text
-from choreo.sweep.layout import ALONG, IDENTITY, varying
+from choreo.show.sheet import Sheet, sheet_html, sheet_page
+from choreo.show.values import labels, result_sheet, value_words
+from choreo.sweep.layout import ALONG, IDENTITY, constant, varying
 from choreo.sweep.table import Table
-from choreo.units import format_bytes, format_time
+from choreo.units import counted, format_bytes, format_time
 
-__all__ = ["sweep_svg"]
+__all__ = ["sweep_cell", "sweep_page", "sweep_sheet", "sweep_svg"]
 
 WIDE, HIGH = 340, 240  # of a panel
 LEFT, TOP, BETWEEN, BELOW = 62, 34, 70, 40
@@ -23,6 +25,26 @@ APART = ("topology", "collective", "cluster", "model")  # what has panels of its
 MOST_PANELS, MOST_CURVES = 24, 24
 
 Point = tuple[float, float]
+
+
+def sweep_sheet(table: Table) -> Sheet:
+    """What all cases share as facts, and a row for each case with the rest."""
+    same = {name: value for name, value in constant(table).items() if value is not None}
+    facts = tuple(zip(labels(same), (value_words(name, value) for name, value in same.items()), strict=True))
+    names = [*varying(table), *(name for name in table if name not in IDENTITY)]
+    cases = result_sheet([{name: row[name] for name in names} for row in table.rows])
+    return Sheet(counted(len(table.rows), "case"), facts, cases.tables)
+
+
+# Without the picture, as many sweeps have nothing to draw along.
+def sweep_cell(table: Table) -> str:
+    """A sweep in a notebook."""
+    return sheet_html(sweep_sheet(table))
+
+
+def sweep_page(table: Table) -> str:
+    """A sweep as a page."""
+    return sheet_page(sweep_sheet(table))
 
 
 def sweep_svg(table: Table) -> str:

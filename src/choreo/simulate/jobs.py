@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from choreo.errors import UsageError
-from choreo.schedule import Schedule
+from choreo.schedule import Schedule, check_schedule
 from choreo.simulate.flows.switches import switch_nodes
 from choreo.topology import Topology, devices_of
 from choreo.units import counted, size_of, time_of
@@ -61,8 +61,7 @@ def placed(job: Job, topology: Topology, gamma_s_per_byte: float) -> Placed:
     if not isinstance(job, Job):
         raise UsageError(f"what runs together is a list of Jobs, not of {type(job).__name__}")
     schedule = job.schedule
-    if not isinstance(schedule, Schedule):
-        raise UsageError(f"only a Schedule can be simulated, not {type(schedule).__name__}")
+    check_schedule(schedule, "can be simulated")
     size_bytes = float(size_of(job.size_bytes))
     start_s = float(time_of(job.start_s, "start_s"))
     node = _nodes(schedule, job.placement, topology)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from choreo.errors import UsageError
 from choreo.record.ask.answer import Answer
 from choreo.record.ask.export import write_answer
+from choreo.results import drawn
+from choreo.units import counted
 
 if TYPE_CHECKING:
     import pandas
@@ -18,10 +20,11 @@ if TYPE_CHECKING:
 __all__ = ["Table"]
 
 
-class Table(Mapping[str, list[Any]]):
-    """Rows of one sweep. A mapping from column names to lists, in the order of the cases.
+class Table(dict[str, list[Any]]):
+    """Rows of one sweep: a dictionary from column names to lists, in the order of the cases.
 
-    Columns that no row has a value in are left out. `error` says why a row has no figures.
+    So `pandas.DataFrame(table)` works, and `choreo.show(table)` prints it. Columns that no row has a value in are left
+    out. `error` says why a row has no figures.
 
     >>> table = Table([{"algorithm": "ring", "time_s": 1e-5}, {"algorithm": "swing", "error": "7 ranks"}])
     >>> list(table), table["time_s"], len(table.rows)
@@ -31,35 +34,29 @@ class Table(Mapping[str, list[Any]]):
     def __init__(self, rows: Sequence[Mapping[str, Any]], time: str = "time_s") -> None:
         names = dict.fromkeys(name for row in rows for name, value in row.items() if value is not None)
         ordered = [name for name in names if name != "error"] + ["error"] * ("error" in names)
-        self._columns = {name: [row.get(name) for row in rows] for name in ordered}
+        super().__init__({name: [row.get(name) for row in rows] for name in ordered})
         self._count = len(rows)
         self.time = time  # the column that is the verb's answer
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The names of the columns."""
-        return tuple(self._columns)
+        return tuple(self)
 
     @property
     def rows(self) -> list[dict[str, Any]]:
         """The rows as dictionaries."""
-        return [dict(zip(self._columns, values, strict=True)) for values in zip(*self._columns.values(), strict=True)]
-
-    def __getitem__(self, name: str) -> list[Any]:
-        return self._columns[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._columns)
-
-    def __len__(self) -> int:
-        return len(self._columns)
+        return [dict(zip(self, values, strict=True)) for values in zip(*self.values(), strict=True)]
 
     def __repr__(self) -> str:
-        return f"<Table {self._count} rows: {', '.join(self._columns)}>"
+        return f"<Table {counted(self._count, 'row')}: {', '.join(self)}>"
+
+    def _repr_html_(self) -> str:
+        return drawn(self)
 
     def to_dict(self) -> dict[str, list[Any]]:
         """The columns as lists."""
-        return dict(self._columns)
+        return dict(self)
 
     def to_pandas(self) -> pandas.DataFrame:
         """The table as a pandas DataFrame."""
@@ -67,7 +64,7 @@ class Table(Mapping[str, list[Any]]):
             import pandas as pd
         except ImportError:
             raise _missing("pandas") from None
-        return pd.DataFrame(self._columns)
+        return pd.DataFrame(dict(self))
 
     def to_polars(self) -> polars.DataFrame:
         """The table as a polars DataFrame."""
@@ -75,7 +72,7 @@ class Table(Mapping[str, list[Any]]):
             import polars as pl
         except ImportError:
             raise _missing("polars") from None
-        return pl.DataFrame(self._columns, infer_schema_length=None)
+        return pl.DataFrame(dict(self), infer_schema_length=None)
 
     def to_arrow(self) -> pyarrow.Table:
         """The table as an Arrow table."""
@@ -83,7 +80,7 @@ class Table(Mapping[str, list[Any]]):
             import pyarrow as pa
         except ImportError:
             raise _missing("pyarrow") from None
-        return pa.table(self._columns)
+        return pa.table(dict(self))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Arrow's PyCapsule stream protocol, through pyarrow; newer libraries use this one."""
@@ -93,11 +90,11 @@ class Table(Mapping[str, list[Any]]):
         """The dataframe interchange protocol, for libraries that support it."""
         from choreo.sweep.interchange import InterchangeFrame
 
-        return InterchangeFrame(self._columns)
+        return InterchangeFrame(self)
 
     def write(self, file: str | Path) -> None:
         """Write the table to a .csv, .json (a list of rows) or .parquet file."""
-        rows = list(zip(*self._columns.values(), strict=True))
+        rows = list(zip(*self.values(), strict=True))
         write_answer(Answer("", self.columns, rows), Path(file))
 
 
