@@ -249,6 +249,14 @@ def test_every_size_of_world_and_window(browser: Browser, server: Server, size: 
             assert seen["wrong"] == []
             assert "0" not in str(seen["devices"]) or seen["wires"]
             assert page.run(LEAST) > 7  # what is too small to be read is not there
+        options = page.run(
+            "[...document.querySelectorAll('.command .unbroken')].map((one) => one.getClientRects().length)"
+        )
+        assert options and set(options) == {1}
+        page.run("location.hash = '#view=plans'")
+        page.until("{ return document.querySelectorAll('.whatif .field').length > 4; }")
+        names = "[...document.querySelectorAll('.field > span')]"
+        assert page.run(f"{names}.filter((one) => one.scrollWidth > one.parentElement.clientWidth).length") == 0
 
 
 def test_every_other_view(browser: Browser, server: Server) -> None:

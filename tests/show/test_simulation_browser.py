@@ -12,7 +12,7 @@ import pytest
 from choreo.algorithms import build
 from choreo.show import simulation_html
 from choreo.show.simulation.data import SimulationData
-from choreo.simulate import Simulation, simulate
+from choreo.simulate import Packets, Simulation, simulate
 from tests.helpers.pages.browser import ANY_FONT, ANY_PHONE, Browser, needs_browser
 from tests.helpers.pages.simulations import HOSTILE, MIB, SIMULATIONS, ring_run, slow_run
 
@@ -43,6 +43,7 @@ DRIVER = """
     painted: [find("drawn"), find("live"), ...document.querySelectorAll("#busy canvas")].map(painted),
     heading: document.querySelector("h1").textContent, facts: find("facts").textContent,
     title: find("time-title").textContent, pace: find("pace").textContent, ...frame(),
+    cut: [...document.querySelectorAll(".strips .share")].filter((one) => one.scrollWidth > one.clientWidth).length,
   });
   look();
   for (const action of ACTIONS) {
@@ -97,6 +98,7 @@ class Seen(TypedDict):
     window: list[int]
     controls: dict[str, float]
     error: str
+    cut: int
 
 
 def _open(
@@ -196,11 +198,18 @@ def test_every_kind_of_page_fits_its_window(browser: Browser, name: str, size: s
     assert ("stronger: faster" in first["legend"]) == (data["activity"] is not None)
 
 
+def _queued() -> Simulation:
+    schedule = build("all_to_all", "pairwise", 32)
+    return simulate(schedule, "fat_tree(8x4, 50GB/s, 500ns, spines=8)", 8 * MIB, packets=Packets())
+
+
 def test_the_page_fits_a_window_with_any_font(browser: Browser) -> None:
-    for name, size in (("composed", "1280,800"), ("a thousand", "1024,700")):
-        _, seen = _open(browser, SIMULATIONS[name](), ["End", *ANY_FONT, "Home"], size=size)
+    cases = ((SIMULATIONS["composed"], "1280,800"), (SIMULATIONS["a thousand"], "1024,700"), (_queued, "1400,900"))
+    for made, size in cases:
+        _, seen = _open(browser, made(), ["End", *ANY_FONT, "Home"], size=size)
         for one in seen:
             assert (one["wide"], one["tall"]) == tuple(one["window"])
+            assert one["cut"] == 0
 
 
 def test_on_a_phone_nothing_overflows_and_the_controls_leave_room(browser: Browser) -> None:

@@ -1,6 +1,6 @@
 // The fields: what runs, where, and how much of it. Texts are those of the command line; sliders move along round numbers.
 
-import { element } from "/show/base.js";
+import { element, say } from "/show/base.js";
 import { ask, served } from "./ask.js";
 import { change, state } from "./state.js";
 
@@ -122,6 +122,6 @@ export class Form {
     const note = at ? at.label.querySelector(".wrong") : element("output", { class: "wrong" }, this.form);
     if (at) at.label.classList.add("bad");
     note.hidden = false;
-    note.textContent = error.message;
+    say(error.message, note);
   }
 }

@@ -83,7 +83,7 @@ class NetworkData(TypedDict):
     groups: list[BoxData]
     switches: list[BoxData]
     devices: list[DeviceData]
-    dots: list[tuple[float, float, float, float, str]]
+    dots: list[tuple[float, float, float, float, bool, str]]
     headings: list[tuple[float, float, str]]
 
 
@@ -239,7 +239,7 @@ class _Drawer:
                     "slow": bool(self.topology.slowdown[device.number] > 1),
                 }
             )
-        data["dots"] += [(dots.at[0] + x, dots.at[1] + y, *dots.step, dots.words) for _, dots in placed.dots]
+        data["dots"] += [(one.at[0] + x, one.at[1] + y, *one.step, one.above, one.words) for _, one in placed.dots]
 
     def directions(self, wire: PlacedWire, at: Point) -> list[WireData]:
         """A wire there and back."""

@@ -10,6 +10,13 @@ export function element(name, attributes, parent, words) {
   return made;
 }
 
+// Words that name options: browsers break a line between the hyphens of --size.
+export function say(words, holder) {
+  const parts = words.split(/(\s+)/).map((word) => (word.startsWith("-") ? element("span", { class: "unbroken" }, null, word) : word));
+  holder.replaceChildren(...parts);
+  return holder;
+}
+
 export function shape(name, attributes, parent, words) {
   const made = document.createElementNS(SVG, name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);

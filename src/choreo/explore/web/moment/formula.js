@@ -1,6 +1,6 @@
 // What it costs: the formula with its three terms as a bar, beside the simulated time and the bound.
 
-import { element, formatRate, formatTime, threeDigits } from "/show/base.js";
+import { element, formatRate, formatTime, say, threeDigits } from "/show/base.js";
 import { served } from "../ask.js";
 import { change } from "../state.js";
 
@@ -60,7 +60,7 @@ export class Formula {
     if (calibrated) this.constants(facts, calibrated, day);
     if (!command) return;
     const same = element("p", { class: "command" }, this.holder, "on the command line: ");
-    element("code", {}, same, command);
+    say(command, element("code", {}, same));
   }
 
   // A price, term by term.

@@ -1,6 +1,6 @@
 // Plans: all plans of a search as points, and what if the cluster had more or less of something.
 
-import { element } from "/show/base.js";
+import { element, say } from "/show/base.js";
 import { Latest, bytesOf, served } from "../ask.js";
 import { change, state } from "../state.js";
 import { HUES, Work } from "../work.js";
@@ -94,7 +94,7 @@ export class PlansView {
       return found;
     } catch (error) {
       this.wrong.hidden = false;
-      this.wrong.textContent = error.message;
+      say(error.message, this.wrong);
       return undefined;
     }
   }

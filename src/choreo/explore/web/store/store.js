@@ -1,6 +1,6 @@
 // Ask without SQL: columns, filters and a chart of what the store keeps, with the SQL that it stands for.
 
-import { element } from "/show/base.js";
+import { element, say } from "/show/base.js";
 import { Latest, ask, served } from "../ask.js";
 import { Chart, said } from "./chart.js";
 import { change, state } from "../state.js";
@@ -169,7 +169,7 @@ export class StoreView {
 
   say(words) {
     this.wrong.hidden = false;
-    this.wrong.textContent = words;
+    say(words, this.wrong);
     document.documentElement.dataset.asked ||= "none";
   }
 

@@ -4,7 +4,7 @@
 import { formatBytes, formatTime, niceStep, palette, timeUnit } from "../base.js";
 import { activityAt, paintActivity } from "./activity.js";
 
-export const RIGHT = 46;
+export const RIGHT = 60;  // enough for "1.75 MiB" in a wide font
 
 export class Diagram {
   constructor(data, holder, scrub) {

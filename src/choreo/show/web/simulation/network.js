@@ -30,7 +30,7 @@ export class Network {
     }
     this.switches = data.network.switches.map((one) => this.switch(one));
     this.devices = data.network.devices.map((one) => this.device(one));
-    for (const [x, y, stepX, stepY, words] of data.network.dots) this.dots(x, y, stepX, stepY, words);
+    for (const one of data.network.dots) this.dots(...one);
     for (const [x, y, words] of data.network.headings) this.labels.add(shape("text", { class: "side", x, y, "font-size": 12 }, svg, words));
     this.received = received(data);
     this.restyle();
@@ -106,12 +106,12 @@ export class Network {
     return { group, gauge, row };
   }
 
-  dots(x, y, stepX, stepY, words) {
+  dots(x, y, stepX, stepY, above, words) {
     for (const at of [-1, 0, 1]) shape("circle", { cx: x + stepX * at, cy: y + stepY * at, r: 2.2, fill: "var(--muted)" }, this.svg);
     if (!words) return;
-    // Beside dots that stand upon each other, below others.
-    const upright = Math.abs(stepY) > Math.abs(stepX);
-    const place = upright ? { class: "note beside", x: x + 9, y } : { class: "note", x, y: y + this.data.network.device_height / 2 + 9 };
+    // Beside dots that stand upon each other, above or below others.
+    const upright = Math.abs(stepY) > Math.abs(stepX), half = this.data.network.device_height / 2;
+    const place = upright ? { class: "note beside", x: x + 9, y } : { class: "note", x, y: above ? y - half - 4 : y + half + 9 };
     this.labels.add(shape("text", { ...place, "font-size": 10 }, this.svg, words));
   }
 
