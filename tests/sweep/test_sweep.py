@@ -22,6 +22,8 @@ from choreo.record.store.place import DATABASE
 from choreo.sweep import local
 from choreo.sweep.axes import values_of
 from choreo.sweep.compute import MAKERS
+from choreo.sweep.layout import constant, varying
+from choreo.sweep.table import Table
 from choreo.sweep.tasks import Worker
 from choreo.sweep.verbs import cases_of
 from tests.helpers.cli import CHOREO, fine, mistake
@@ -324,6 +326,13 @@ def test_a_table_says_once_what_all_cases_share() -> None:
     one = choreo.sweep("price", collective="all_reduce", algorithm="ring", ranks="8", size="8")
     with pytest.raises(choreo.UsageError, match="nothing to draw along"):
         choreo.to_svg(one)
+
+
+def test_a_case_that_was_left_out_varies_nothing() -> None:
+    table = Table([{"ranks": 4, "algorithm": "ring"}, {"algorithm": "in_network", "error": "no switch"}])
+    assert (varying(table), constant(table)) == ([], {"ranks": 4, "algorithm": "ring"})
+    none = Table([{"algorithm": "ring", "error": "no"}, {"algorithm": "swing", "error": "no"}])
+    assert varying(none) == ["algorithm"]
 
 
 @pytest.mark.parametrize("suffix", ["csv", "json", "parquet"])

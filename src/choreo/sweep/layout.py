@@ -50,11 +50,19 @@ ALONG = ("size_bytes", "ranks", "gpus", "global_batch", "seq")
 
 
 def varying(table: Table, names: Sequence[str] = IDENTITY) -> list[str]:
-    """The columns among `names` whose values differ between rows."""
-    return [name for name in names if name in table and len(set(table[name])) > 1]
+    """The columns among `names` whose values differ between rows. Rows without figures do not count."""
+    return [name for name in names if len(_values(table, name)) > 1]
 
 
 def constant(table: Table, names: Sequence[str] = IDENTITY) -> dict[str, object]:
     """The columns among `names` that are the same in every row, and their values."""
-    same = [name for name in names if name in table and len(set(table[name])) == 1]
-    return {name: table[name][0] for name in same}
+    found = {name: _values(table, name) for name in names}
+    return {name: values.pop() for name, values in found.items() if len(values) == 1}
+
+
+def _values(table: Table, name: str) -> set[object]:
+    """The different values of a column, in the rows that have figures; in all, if none has."""
+    values = table.get(name, [])
+    errors = table.get("error") or [None] * len(values)
+    kept = {value for value, error in zip(values, errors, strict=False) if error is None}
+    return kept or set(values)

@@ -126,7 +126,7 @@ def _profiles(chosen: ScheduleOptions, ranks: int | None, ports: str, cores: int
         try:
             schedule = trusted(candidate, ranks)
             # Few networks have switches that reduce: those schedules are priced when they are named.
-            if not schedule.switches or chosen.algorithms:
+            if not schedule.switches or chosen.named:
                 profiles.append(profile(schedule, ports, cores=cores))
         except (RefusedError, AlgorithmError, ScheduleError, ProofError) as error:
             left_out(candidate, error)

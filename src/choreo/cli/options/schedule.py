@@ -38,6 +38,11 @@ class ScheduleOptions:
     option: tuple[str, ...]
     schedule: Path | None
 
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The algorithms that were asked for by name; none where that is `all`."""
+        return () if "all" in self.algorithms else self.algorithms
+
     def build(self, ranks: int | None) -> Schedule:
         """The one schedule that was asked for."""
         from choreo.algorithms import build
@@ -47,11 +52,11 @@ class ScheduleOptions:
         if self.schedule is not None:
             self._refuse_beside_file(ranks)
             return load(self.schedule)
-        if self.collective is None or len(self.algorithms) != 1:
+        if self.collective is None or len(self.named) != 1:
             raise UsageError("say which schedule: COLLECTIVE and one --algorithm, or --schedule FILE; see choreo list")
         return build(
             self.collective,
-            self.algorithms[0],
+            self.named[0],
             self.need_ranks(ranks),
             root=self.root,
             segments=self.segments,
@@ -79,15 +84,15 @@ class ScheduleOptions:
         self.check_collective()
         if self.collective is not None and self.root is not None:
             get_collective(self.collective).check_root(self.root, self.root + 1)  # is there a root at all
-        if self.collective is not None and self.algorithms:
-            for name in self.algorithms:
+        if self.collective is not None and self.named:
+            for name in self.named:
                 get_algorithm(self.collective, name)
-            return [replace(self, algorithms=(name,)) for name in dict.fromkeys(self.algorithms)]
+            return [replace(self, algorithms=(name,)) for name in dict.fromkeys(self.named)]
         found = list_algorithms(self.collective)
-        for name in self.algorithms:
+        for name in self.named:
             if name not in {a.name for a in found}:
                 raise UnknownNameError("algorithm", name, {a.name for a in found})
-        chosen = [a for a in found if not self.algorithms or a.name in self.algorithms]
+        chosen = [a for a in found if not self.named or a.name in self.named]
         for option in self._special_options():
             if not any(option in a.options for a in chosen):
                 raise UsageError(f"no algorithm for {self.collective or 'any collective'} takes {option}; leave it out")
@@ -155,7 +160,12 @@ def schedule_options(ranks: Option = ranks_option) -> Option:
 
     options = (
         click.option(
-            "--algorithm", "-a", "algorithms", multiple=True, metavar="NAME", help="An algorithm; see choreo list."
+            "--algorithm",
+            "-a",
+            "algorithms",
+            multiple=True,
+            metavar="NAME",
+            help="An algorithm, or all; see choreo list.",
         ),
         ranks,
         click.option("--root", type=int, metavar="RANK", help="The root of a rooted collective (0)."),

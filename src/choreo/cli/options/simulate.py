@@ -122,9 +122,8 @@ class Asked:
         """
         if self.chosen.schedule is not None or not self.many:
             return [] if self.synthesizes else [self.schedule(0)]
-        names = () if "all" in self.chosen.algorithms else self.chosen.algorithms
         found = []
-        named = replace(self.chosen, algorithms=tuple(name for name in names if name != SYNTHESIZED))
+        named = replace(self.chosen, algorithms=tuple(name for name in self.chosen.named if name != SYNTHESIZED))
         for candidate in named.candidates():
             try:
                 schedule = trusted(self._along_dimensions(candidate), self.where.ranks)
