@@ -12,11 +12,7 @@ from collections.abc import Iterator
 from random import Random
 from xml.etree import ElementTree
 
-from tests.oracles.thread_blocks import Memory, promised
-
-
-class Stuck(Exception):  # noqa: N818 - what it is
-    """Every thread block waits."""
+from tests.oracles.thread_blocks import Memory, Stuck, promised, take_turns
 
 
 def run_msccl(
@@ -39,16 +35,7 @@ def run_msccl(
             buffers.inputs[rank], len(buffers.outputs[rank]), int(gpu.attrib["s_chunks"]), offset, random
         )
         blocks.extend(_block(tb, rank, memories[rank], wires, flags, (room, at_once)) for tb in gpu)
-    waited = 0
-    while blocks:
-        block = random.choice(blocks)
-        try:
-            waited = 0 if next(block) else waited + 1
-        except StopIteration:
-            blocks.remove(block)
-            waited = 0
-        if waited > 200 * (len(blocks) + 1):
-            raise Stuck
+    take_turns(blocks, random)
     if any(wires.values()):
         raise Stuck
     return all(

@@ -13,14 +13,10 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-from tests.oracles.thread_blocks import Memory, promised
+from tests.oracles.thread_blocks import Memory, promised, take_turns
 
 ELEMENTS = 4
 Op = dict[str, Any]
-
-
-class Stuck(Exception):  # noqa: N818 - what it is
-    """Every thread block waits."""
 
 
 class _Machine:
@@ -110,16 +106,7 @@ def run_mscclpp(content: bytes, random: Random, *, in_place: bool) -> bool:
     plan = json.loads(content)
     machine = _Machine(plan, random, in_place)
     blocks = [_block(machine, gpu, block) for gpu in machine.gpus for block in gpu["threadblocks"]]
-    waited = 0
-    while blocks:
-        block = random.choice(blocks)
-        try:
-            waited = 0 if next(block) else waited + 1
-        except StopIteration:
-            blocks.remove(block)
-            waited = 0
-        if waited > 200 * (len(blocks) + 1):
-            raise Stuck
+    take_turns(blocks, random)
     return all(
         wanted is None or wanted == machine.memories[rank].read("o", place, 1)[0]
         for rank, output in enumerate(machine.buffers.outputs)

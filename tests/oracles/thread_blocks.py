@@ -1,4 +1,4 @@
-"""What a collective must leave in a GPU's buffers, for the interpreters of other tools' programs.
+"""What the interpreters of other tools' programs share: thread blocks that take turns, and what must come out.
 
 Written from the collectives' promises, not from the package: numbers go in, and the numbers that must come out are
 said for each place of each output buffer.
@@ -6,8 +6,27 @@ said for each place of each output buffer.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from random import Random
 from typing import NamedTuple
+
+
+class Stuck(Exception):  # noqa: N818 - what it is
+    """Every thread block waits."""
+
+
+def take_turns(blocks: list[Iterator[bool]], random: Random) -> None:
+    """Run thread blocks to their ends, one at random at a time; each says whether it got on or waits."""
+    waited = 0
+    while blocks:
+        block = random.choice(blocks)
+        try:
+            waited = 0 if next(block) else waited + 1
+        except StopIteration:
+            blocks.remove(block)
+            waited = 0
+        if waited > 200 * (len(blocks) + 1):
+            raise Stuck
 
 
 class Buffers(NamedTuple):

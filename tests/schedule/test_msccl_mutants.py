@@ -12,7 +12,8 @@ from choreo.errors import FormatError, ProofError
 from choreo.prove import prove
 from choreo.schedule.exchange.msccl.read import read_msccl
 from choreo.schedule.exchange.msccl.write import write_msccl
-from tests.oracles.msccl import Stuck, run_msccl
+from tests.oracles.msccl import run_msccl
+from tests.oracles.thread_blocks import Stuck
 from tests.schedule.test_msccl import ALGORITHMS, STORIES
 
 

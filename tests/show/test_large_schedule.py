@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,14 @@ import pytest
 from choreo.algorithms import build
 from choreo.errors import ProofError, UsageError
 from choreo.prove import prove
-from choreo.schedule import Schedule, Steps, Transfers, move
+from choreo.schedule import Schedule, Transfers, move
 from choreo.show import to_html
 from choreo.show.schedule import packed
 from choreo.show.schedule.holdings import State, moments
 from choreo.show.schedule.packed import to_packed
 from choreo.show.schedule.words import messages
 from tests.helpers.pages.browser import ANY_FONT, ANY_PHONE, Browser, needs_browser
+from tests.helpers.pages.wrong_schedules import doubling, without
 
 DRIVER = """
   const look = () => seen.push({
@@ -73,19 +73,6 @@ def _open(browser: Browser, schedule: Schedule, actions: list[str], size: str = 
     return browser.open(to_html(schedule), DRIVER.replace("ACTIONS", json.dumps(actions)), size=size)
 
 
-def _without(schedule: Schedule, step: int, src: int) -> Schedule:
-    rows = schedule.columns()
-    kept = rows.take((rows.step != step) | (rows.src != src))
-    return replace(schedule, body=Steps.from_transfers(schedule.ranks, schedule.num_chunks, schedule.num_steps, kept))
-
-
-def _doubling() -> Schedule:
-    """A ring that goes one step too far, and so adds every rank's own input twice."""
-    rank = np.arange(4)
-    steps = [move(rank, (rank + 1) % 4, (rank - k) % 4, reduce=True) for k in range(4)]
-    return Schedule.from_list("all_reduce", 4, steps, num_chunks=4)
-
-
 @pytest.mark.parametrize("rows_a_block", [1, 1000, 1 << 16])
 def test_every_transfer_is_in_the_packed_columns(monkeypatch: pytest.MonkeyPatch, rows_a_block: int) -> None:
     monkeypatch.setattr(packed, "BLOCK_ROWS", rows_a_block)
@@ -126,8 +113,8 @@ def test_the_browser_replays_what_python_does(browser: Browser) -> None:
         build("gather", "mst", 4, root=1),
         build("all_to_all", "bruck", 5),
         build("barrier", "bruck", 5),
-        _doubling(),
-        _without(build("all_gather", "ring", 4), 1, 2),
+        doubling(),
+        without(build("all_gather", "ring", 4), 1, 2),
     ]
     script = REPLAYS.replace("SCHEDULES", json.dumps([to_packed(schedule) for schedule in schedules]))
     seen = browser.open(to_html(build("all_reduce", "ring", 66)), script)
@@ -158,7 +145,7 @@ def test_a_rank_a_group_and_a_wrong_step_can_be_looked_at(browser: Browser) -> N
     assert end["held"] == "What the ranks hold: 100 % of what they must end with"
     assert end["red"] == 0
 
-    wrong = _without(right, 300, 77)
+    wrong = without(right, 300, 77)
     with pytest.raises(ProofError) as failed:
         prove(wrong)
     opening, end = _open(browser, wrong, ["End"])
@@ -169,7 +156,7 @@ def test_a_rank_a_group_and_a_wrong_step_can_be_looked_at(browser: Browser) -> N
 
 @needs_browser
 def test_the_page_of_many_ranks_fits_any_window(browser: Browser) -> None:
-    for one in _open(browser, _without(build("all_reduce", "ring", 96), 3, 5), [*ANY_FONT, "size 1024,700"]):
+    for one in _open(browser, without(build("all_reduce", "ring", 96), 3, 5), [*ANY_FONT, "size 1024,700"]):
         assert (one["wide"], one["tall"]) == tuple(one["window"])
         assert all(drawing["height"] > 100 for drawing in one["drawings"])
     for one in _open(browser, build("all_to_all", "direct", 80), ANY_PHONE, size="380,700"):

@@ -3,36 +3,21 @@
 from __future__ import annotations
 
 import html
-from dataclasses import replace
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
 
 from choreo.algorithms import build
 from choreo.errors import ProofError
 from choreo.prove import prove
-from choreo.schedule import Schedule, Steps, move
+from choreo.schedule import Schedule, move
 from choreo.show import to_data, to_html, to_svg, to_text
 from choreo.show.schedule.holdings import State, moments, wrong_at_end
-
-
-def _without(schedule: Schedule, step: int, src: int) -> Schedule:
-    """The schedule without what one rank sends in one step."""
-    rows = schedule.columns()
-    kept = rows.take((rows.step != step) | (rows.src != src))
-    return replace(schedule, body=Steps.from_transfers(schedule.ranks, schedule.num_chunks, schedule.num_steps, kept))
-
-
-def _doubling() -> Schedule:
-    """An all_reduce that goes one step too far round the ring, and so adds every rank's own input twice."""
-    rank = np.arange(4)
-    steps = [move(rank, (rank + 1) % 4, (rank - k) % 4, reduce=True) for k in range(4)]
-    return Schedule.from_list("all_reduce", 4, steps, num_chunks=4)
+from tests.helpers.pages.wrong_schedules import doubling, without
 
 
 def test_a_wrong_schedule_is_shown_with_its_story() -> None:
-    schedule = _doubling()
+    schedule = doubling()
     proof = to_data(schedule)["proof"]
     assert not proof["holds"]
     assert html.escape(proof["story"]) in to_html(schedule)
@@ -44,7 +29,7 @@ def test_a_wrong_schedule_is_shown_with_its_story() -> None:
 
 
 def test_a_wrong_schedule_points_at_what_breaks() -> None:
-    schedule = _without(build("all_reduce", "ring", 4), step=1, src=0)
+    schedule = without(build("all_reduce", "ring", 4), step=1, src=0)
     with pytest.raises(ProofError) as caught:
         prove(schedule)
     proof = to_data(schedule)["proof"]
@@ -62,7 +47,7 @@ def test_a_wrong_schedule_points_at_what_breaks() -> None:
 
 
 def test_marks_of_what_is_wrong_are_explained_only_where_they_occur() -> None:
-    doubled, right = _doubling(), build("all_reduce", "ring", 4)
+    doubled, right = doubling(), build("all_reduce", "ring", 4)
     assert "‼ some of it more than once" in to_text(doubled, width=100)
     assert "some of it more than once" in to_svg(doubled)
     for words in ("more than once", "✗", "wrong"):

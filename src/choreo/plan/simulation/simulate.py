@@ -14,10 +14,11 @@ from choreo.errors import UsageError
 from choreo.plan.job import TrainingJob
 from choreo.plan.layer.table import tabulate
 from choreo.plan.plan import Planning
+from choreo.plan.search.search import detailed
 from choreo.plan.search.space import space_of
 from choreo.plan.simulation.graph import MOST_NODES, folded_step
 from choreo.plan.stages import batch_plans
-from choreo.plan.step import Step, evaluate
+from choreo.plan.step import Step
 from choreo.simulate.execution import WorkloadSimulation
 from choreo.simulate.execution.rules import Rule, parse_rules
 from choreo.simulate.execution.runner import Runner, check_order
@@ -86,17 +87,7 @@ def simulate_plan(
     best, job = planning.best.plan, planning.job
     if best.shards < best.dp:
         raise UsageError(f"hybrid sharding (shard_size {best.shard_size}) is not simulated; leave shard_size 0")
-    step = evaluate(
-        job.model,
-        best,
-        cluster=job.cluster,
-        global_batch=job.global_batch,
-        seq=job.seq,
-        gpus=job.gpus,
-        software=job.software,
-        device=job.device,
-        timeline=True,
-    )
+    step = detailed(job, best, timeline=True)
     space = space_of([best])
     table = tabulate(job, space)
     batch = batch_plans(job, space, table, np.array([0]), every_stage=True)

@@ -23,6 +23,7 @@
 #endif
 
 #include "memory.h"
+#include "python_type.h"
 #include "state.h"
 #include "columns.h"
 #include "job.h"
@@ -180,14 +181,4 @@ static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT, "_core", "The simulator's inner loops.", -1, NULL, NULL, NULL, NULL, NULL,
 };
 
-PyMODINIT_FUNC PyInit__core(void) {
-    PyObject *made = PyModule_Create(&module);
-    if (!made) return NULL;
-    PyObject *type = PyType_FromSpec(&type_spec);
-    if (!type || PyModule_AddObject(made, "Core", type)) {
-        Py_XDECREF(type);
-        Py_DECREF(made);
-        return NULL;
-    }
-    return made;
-}
+PyMODINIT_FUNC PyInit__core(void) { return module_of_type(&module, "Core", &type_spec); }
