@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -185,11 +185,6 @@ def command(
     routing: str | None,
     beside: tuple[str, ...],
     workload: tuple[Path, ...],
-    groups: Path | None,
-    device: str | None,
-    kernels: str,
-    order: str,
-    at_once: int,
     library: str | None,
     validate: Path | None,
     leave_one_out: bool,
@@ -197,7 +192,7 @@ def command(
     html: Path | None,
     compare: tuple[Path, Path] | None,
     as_json: bool,
-    **of_packets: object,
+    **others: Any,
 ) -> None:
     """Simulate COLLECTIVE, or a schedule file, on a network with contention; compare algorithms.
 
@@ -219,17 +214,12 @@ def command(
         refuse_beside("--workload", KNOWN_TO_WORKLOADS)
         where = place(need_topology(topology), placement, ranks)
         where = replace(where, topology=what_if(where, slow_link, slow_rank, routing))
-        rule = ",".join(chosen.algorithms) or "suggested"
-        options: dict[str, object] = {
-            "algorithm": rule,
-            "device": device,
-            "kernels": kernels,
-            "order": order,
-            "at_once": at_once,
-        }
-        options["packets"] = packets_of(of_packets, routing)
-        pictures = {"trace": trace, "html": html}
-        simulate_files(workload, where, groups, ranks, gamma=gamma, as_json=as_json, pictures=pictures, options=options)
+        pictures: dict[str, Path | None] = {"trace": trace, "html": html}
+        options = {name: others[name] for name in ("device", "kernels", "order", "at_once")}
+        options |= {"algorithm": ",".join(chosen.algorithms) or "suggested", "packets": packets_of(others, routing)}
+        simulate_files(
+            workload, where, others["groups"], ranks, gamma=gamma, as_json=as_json, pictures=pictures, options=options
+        )
         return
     if compare is not None:
         from choreo.cli.output.collective.comparison import print_comparison
@@ -258,8 +248,8 @@ def command(
         refuse_beside(f"--library {library}", KNOWN_TO_LIBRARIES)
         print_library(chosen, where, sizes, swept=sweep is not None, as_json=as_json)
         return
-    others = tuple(parse_beside(text, where.topology) for text in beside)
-    asked = Asked(chosen, where, gamma, store_and_forward, others, packets_of(of_packets, routing))
+    beside_it = tuple(parse_beside(text, where.topology) for text in beside)
+    asked = Asked(chosen, where, gamma, store_and_forward, beside_it, packets_of(others, routing))
     if (trace is not None or html is not None) and (sweep is not None or asked.many):
         raise UsageError("--trace and --html show one run; give one --size and at most one --algorithm")
     if sweep is not None:
