@@ -14,8 +14,8 @@ import pytest
 
 import choreo
 from choreo.record.store.place import DATABASE
-from choreo.sweep import on_ray
 from choreo.sweep.tasks import Task
+from choreo.sweep.workers import on_ray
 from tests.helpers.command import run_choreo
 from tests.helpers.ranks.ray_cluster import ray_cluster, ray_node
 

@@ -19,13 +19,13 @@ import pytest
 import choreo
 from choreo.record import Store
 from choreo.record.store.place import DATABASE
-from choreo.sweep import local
 from choreo.sweep.axes import values_of
 from choreo.sweep.compute import MAKERS
 from choreo.sweep.layout import constant, varying
 from choreo.sweep.table import Table
 from choreo.sweep.tasks import Worker
 from choreo.sweep.verbs import cases_of
+from choreo.sweep.workers import local
 from tests.helpers.cli import CHOREO, fine, mistake
 from tests.helpers.command import run_choreo
 

@@ -15,10 +15,10 @@ from choreo.record.case import digest
 from choreo.record.store import Store
 from choreo.record.store.provenance import code_hash
 from choreo.sweep.axes import values_of
-from choreo.sweep.local import available_cores, run_here
 from choreo.sweep.table import Table
 from choreo.sweep.tasks import Done, Task
 from choreo.sweep.verbs import cases_of, get_verb
+from choreo.sweep.workers.local import available_cores, run_here
 
 __all__ = ["Progress", "sweep", "sweep_cases"]
 
@@ -118,7 +118,7 @@ def _computed(
         raise UsageError(f"a sweep runs here, or on ray, not on {on!r}")
     if get_verb(verb).alone:
         raise UsageError(f"{verb} measures this machine; leave out --on ray")
-    from choreo.sweep.on_ray import run_on_ray
+    from choreo.sweep.workers.on_ray import run_on_ray
 
     return run_on_ray(cases, address)
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from choreo.show.schedule.words import printable
-from choreo.show.topology.layout import template_of
 from choreo.show.topology.scene import Curve, Dots, Point, Room, SwitchShape, Template, moved
 from choreo.show.topology.stages import Positions, Stage, stages_of
+from choreo.show.topology.templates.layout import template_of
 from choreo.topology import Topology
 from choreo.topology.graph import Ints
 

@@ -13,8 +13,8 @@ from choreo.errors import UsageError
 from choreo.record.store.provenance import code_hash
 from choreo.run.launch.on_ray.cluster import connected, load_ray
 from choreo.sweep.compute import MAKERS
-from choreo.sweep.queue import Numbered, Queue
 from choreo.sweep.tasks import Done, Task, Worker
+from choreo.sweep.workers.queue import Numbered, Queue
 
 __all__ = ["run_on_ray"]
 

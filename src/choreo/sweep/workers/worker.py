@@ -1,4 +1,4 @@
-"""A process that computes cases: `python -m choreo.sweep.worker SOCKET ...`, one worker for each socket.
+"""A process that computes cases: `python -m choreo.sweep.workers.worker SOCKET ...`, one worker for each socket.
 
 It imports once and forks the others, which share that memory. A worker ends when the other end of its socket closes.
 """
@@ -12,7 +12,7 @@ import sys
 
 from choreo.sweep.compute import MAKERS
 from choreo.sweep.tasks import Worker
-from choreo.sweep.wire import receive, send
+from choreo.sweep.workers.wire import receive, send
 
 __all__ = ["main", "work"]
 

@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from choreo.sweep.compute import MAKERS
-from choreo.sweep.queue import Queue
 from choreo.sweep.tasks import Done, Task, Worker
-from choreo.sweep.wire import receive, send
+from choreo.sweep.workers.queue import Queue
+from choreo.sweep.workers.wire import receive, send
 
 __all__ = ["available_cores", "run_here"]
 
@@ -70,7 +70,7 @@ class _Pool:
         # One thread each: the workers already use all cores.
         threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "choreo.sweep.worker", verb, *(str(one.fileno()) for one in theirs)],
+            [sys.executable, "-m", "choreo.sweep.workers.worker", verb, *(str(one.fileno()) for one in theirs)],
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr.fileno() if _has_number(sys.stderr) else subprocess.DEVNULL,
             pass_fds=[one.fileno() for one in theirs],

@@ -11,7 +11,6 @@ from itertools import pairwise
 
 import numpy as np
 
-from choreo.show.topology.graph import graph_template
 from choreo.show.topology.scene import (
     Curve,
     Dots,
@@ -29,9 +28,10 @@ from choreo.show.topology.scene import (
     straight,
     wires_of,
 )
-from choreo.show.topology.space import space_template
 from choreo.show.topology.stages import Positions, Stage
-from choreo.show.topology.tree import tree_template
+from choreo.show.topology.templates.graph import graph_template
+from choreo.show.topology.templates.space import space_template
+from choreo.show.topology.templates.tree import tree_template
 from choreo.topology import Block, Topology
 
 __all__ = ["template_of"]
