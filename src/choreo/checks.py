@@ -5,7 +5,7 @@ from __future__ import annotations
 from numbers import Integral
 from typing import TypeGuard
 
-from choreo.errors import UsageError
+from choreo.errors import UsageError, excerpt
 
 __all__ = ["MAX_RANKS", "check_rank", "check_ranks", "whole_number"]
 
@@ -22,7 +22,7 @@ def whole_number(name: str, value: object, least: int = 1) -> int:
     choreo.errors.UsageError: segments must be a whole number of at least 1, not 0
     """
     if not _is_whole(value) or value < least:
-        raise UsageError(f"{name} must be a whole number of at least {least}, not {value!r:.60}")
+        raise UsageError(f"{name} must be a whole number of at least {least}, not {excerpt(value)}")
     return int(value)
 
 
@@ -33,7 +33,7 @@ def check_ranks(ranks: object) -> int:
     8
     """
     if not _is_whole(ranks) or not 1 <= ranks <= MAX_RANKS:
-        raise UsageError(f"ranks must be a whole number from 1 to {MAX_RANKS}, not {ranks!r:.60}")
+        raise UsageError(f"ranks must be a whole number from 1 to {MAX_RANKS}, not {excerpt(ranks)}")
     return int(ranks)
 
 
@@ -46,7 +46,7 @@ def check_rank(name: str, rank: object, ranks: int) -> int:
     """
     if not _is_whole(rank) or not 0 <= rank < ranks:
         among = f"with {ranks} ranks it must be 0 to {ranks - 1}" if ranks > 1 else "with 1 rank it must be 0"
-        raise UsageError(f"{name} {rank!r:.60} is not a rank: {among}")
+        raise UsageError(f"{name} {excerpt(rank)} is not a rank: {among}")
     return int(rank)
 
 

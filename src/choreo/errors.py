@@ -283,6 +283,18 @@ def short(text: str, most: int = 80) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
+def excerpt(value: object, most: int = 80) -> str:
+    """A value that a caller gave, as a message may have it: its start, whatever it is.
+
+    >>> excerpt([1, 2]), excerpt(10**5000)
+    ('[1, 2]', 'a value of type int')
+    """
+    try:
+        return f"{value!r:.{most}}"
+    except Exception:  # an int of thousands of digits, or a __repr__ that fails
+        return f"a value of type {type(value).__name__}"
+
+
 def _either(names: list[str]) -> str:
     quoted = [repr(name) for name in names]
     return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} or {quoted[-1]}"

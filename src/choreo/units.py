@@ -15,7 +15,7 @@ import re
 from fractions import Fraction
 from numbers import Integral, Real
 
-from choreo.errors import SizeError, UsageError
+from choreo.errors import SizeError, UsageError, excerpt
 
 __all__ = [
     "bandwidth_of",
@@ -308,7 +308,7 @@ def _number(value: object, name: str, what: str, example: str) -> float:
         with contextlib.suppress(OverflowError):
             number = float(value)
     if not 0 <= number <= MOST:
-        raise UsageError(f"{name} must be {what}, or text like {example!r}, not {value!r:.60}")
+        raise UsageError(f"{name} must be {what}, or text like {example!r}, not {excerpt(value)}")
     return number
 
 

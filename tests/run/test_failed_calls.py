@@ -78,6 +78,16 @@ MISTAKES: list[tuple[str, Callable[[Communicator], object], str]] = [
     ("group", lambda c: c.new_group([0, 0]), "ranks must be different ranks from 0 to 1"),
     ("mesh", lambda c: c.mesh((2, 2), ("a", "b")), "has 4 places for 2 ranks"),
     ("names", lambda c: c.mesh((2, 1), ("a", "a")), "2 different names"),
+    ("names of no kind", lambda c: c.mesh((2,), 3), "1 different names"),  # type: ignore[arg-type]
+    ("lists as names", lambda c: c.mesh((2,), [[0]]), "1 different names"),  # type: ignore[list-item]
+    ("half a character", lambda c: c.mesh((2,), ["\ud800"]), "1 different names"),
+    ("axes", lambda c: c.mesh((2, *[1] * 99), [str(axis) for axis in range(100)]), "at most 64 axes, not 100"),
+    ("root of 5000 digits", lambda c: c.gather(ones, root=10**5000), "root must be a rank .* not a value of type int"),
+    ("tag of 5000 digits", lambda c: c.send(ones, 0, 10**5000), "tag must be a whole number"),
+    ("sizes of 5000 digits", lambda c: c.reduce_scatter(ones, sizes=[10**5000, 1]), "sizes must be 2 numbers"),
+    ("rank of 5000 digits", lambda c: c.new_group([10**5000]), "ranks must be different ranks"),
+    ("side of 5000 digits", lambda c: c.mesh([10**5000], ["a"]), "places for 2 ranks"),
+    ("bytes of 5000 digits", lambda c: c.explain("all_reduce", 10**5000), "the size must be a number of bytes"),
     ("empty", lambda c: c.empty((-1,)), "negative side"),
     ("empty beyond numbers", lambda c: c.empty((0, 10**30)), "larger than any array"),
     ("empty's dtype", lambda c: c.empty(3, object), "arrays of object"),

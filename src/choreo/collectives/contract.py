@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from choreo.checks import check_rank
-from choreo.errors import UnknownNameError, UsageError
+from choreo.errors import UnknownNameError, UsageError, excerpt
 
 __all__ = ["COLLECTIVES", "Collective", "Layout", "collective_between", "get_collective"]
 
@@ -161,7 +161,7 @@ def get_collective(name: str) -> Collective:
     try:
         return COLLECTIVES[name]
     except (KeyError, TypeError):
-        raise UnknownNameError("collective", str(name), COLLECTIVES) from None
+        raise UnknownNameError("collective", name if isinstance(name, str) else excerpt(name), COLLECTIVES) from None
 
 
 def collective_between(before: Layout, after: Layout) -> Collective | None:

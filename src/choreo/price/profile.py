@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from choreo.collectives import Layout
-from choreo.errors import UsageError
+from choreo.errors import UsageError, excerpt
 from choreo.schedule import Schedule, Transfers, algorithm_label, check_schedule, first_rows, message_of
 
 __all__ = ["PORTS", "Profile", "StepKind", "Terms", "profile"]
@@ -102,7 +102,7 @@ def profile(schedule: Schedule, ports: str = "one", *, cores: int | None = None)
     if ports not in PORTS:
         raise UsageError(f"ports must be one of {', '.join(PORTS)}, not {ports!r}")
     if cores is not None and (isinstance(cores, bool) or not isinstance(cores, int) or cores < 1):
-        raise UsageError(f"cores must be a number of at least 1, not {cores!r:.60}")
+        raise UsageError(f"cores must be a number of at least 1, not {excerpt(cores)}")
     if cores is not None and ports != "read":
         raise UsageError(f"cores are shared where memory is: with ports 'read', not {ports!r}")
     ranks, members = schedule.ranks, schedule.members

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from choreo.errors import UsageError
+from choreo.errors import UsageError, excerpt
 from choreo.run.engine import CallRequest, Engine
 from choreo.run.execute.arrays import Array
 from choreo.run.execute.dtypes import ReduceOp
@@ -41,7 +41,7 @@ class CallBase:
 
     def _rank(self, rank: int, name: str) -> int:
         if isinstance(rank, bool) or not isinstance(rank, int | np.integer) or not 0 <= rank < self.world_size:
-            raise UsageError(f"{name} must be a rank from 0 to {self.world_size - 1}, not {rank!r:.60}")
+            raise UsageError(f"{name} must be a rank from 0 to {self.world_size - 1}, not {excerpt(rank)}")
         return int(rank)
 
     def _seconds(self, timeout: float | str | None) -> float:
@@ -49,7 +49,7 @@ class CallBase:
         seconds = parse_time(given) if isinstance(given, str) else given
         number = int | float | np.integer
         if isinstance(seconds, bool) or not isinstance(seconds, number) or not 0 < seconds <= sys.float_info.max:
-            raise UsageError(f"timeout must be a finite number of seconds, more than 0, not {given!r:.60}")
+            raise UsageError(f"timeout must be a finite number of seconds, more than 0, not {excerpt(given)}")
         return float(min(seconds, LONGEST_S))
 
     def _request(

@@ -6,13 +6,13 @@ import contextlib
 import math
 import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 import numpy as np
 
-from choreo.errors import CollectiveMismatch, RendezvousError, UsageError
+from choreo.errors import CollectiveMismatch, RendezvousError, UsageError, excerpt
 from choreo.run.connect import connect
 from choreo.run.connection import Connection
 from choreo.run.engine import Engine
@@ -24,6 +24,7 @@ __all__ = ["Mesh", "NonMember", "connect_axes", "connect_group", "mesh_sides"]
 
 # The first byte of a rank's blob in an exchange: it is still connecting, it is done, or it failed.
 CONNECTING, DONE, FAILED = b"+", b".", b"!"
+MAX_AXES = 64  # NumPy's own limit
 
 
 class NonMember:
@@ -70,7 +71,7 @@ class Mesh:
     def __getitem__(self, name: str) -> Communicator:
         found = self._axes.get(name)
         if found is None:
-            raise UsageError(f"the mesh has no axis {name!r}; its axes are {', '.join(self.names)}")
+            raise UsageError(f"the mesh has no axis {excerpt(name)}; its axes are {', '.join(self.names)}")
         return found
 
     def close(self) -> None:
@@ -111,12 +112,15 @@ def mesh_sides(world_size: int, shape: Sequence[int], names: Sequence[str]) -> t
     try:
         sides = tuple(operator.index(side) for side in shape)
     except TypeError:
-        raise UsageError(f"shape must be whole numbers, one for each axis, not {shape!r:.60}") from None
+        raise UsageError(f"shape must be whole numbers, one for each axis, not {excerpt(shape)}") from None
     if min(sides, default=0) < 1 or math.prod(sides) != world_size:
-        raise UsageError(f"a mesh of shape {sides} has {math.prod(sides)} places for {world_size} ranks")
-    given = tuple(names)
-    if isinstance(names, str) or len(set(given)) != len(sides) or not all(isinstance(one, str) for one in given):
-        raise UsageError(f"names must be {len(sides)} different names, one for each axis, not {names!r:.60}")
+        places = excerpt(math.prod(sides))
+        raise UsageError(f"a mesh of shape {excerpt(sides)} has {places} places for {world_size} ranks")
+    if len(sides) > MAX_AXES:
+        raise UsageError(f"a mesh has at most {MAX_AXES} axes, not {len(sides)}; leave out those of one rank")
+    given = tuple(names) if isinstance(names, Iterable) and not isinstance(names, str) else ()
+    if not all(isinstance(one, str) and one.isprintable() for one in given) or len(set(given)) != len(sides):
+        raise UsageError(f"names must be {len(sides)} different names, one for each axis, not {excerpt(names)}")
     return sides
 
 
@@ -182,9 +186,9 @@ def _check_ranks(parent: Engine, ranks: Sequence[int]) -> tuple[int, ...]:
     try:
         group = tuple(operator.index(rank) for rank in ranks)
     except TypeError:
-        raise UsageError(f"ranks must be a list of ranks, not {ranks!r:.60}") from None
+        raise UsageError(f"ranks must be a list of ranks, not {excerpt(ranks)}") from None
     if not group or len(set(group)) != len(group) or not all(0 <= rank < parent.world_size for rank in group):
-        raise UsageError(f"ranks must be different ranks from 0 to {parent.world_size - 1}, not {list(group)}")
+        raise UsageError(f"ranks must be different ranks from 0 to {parent.world_size - 1}, not {excerpt(list(group))}")
     return group
 
 

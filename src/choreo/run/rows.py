@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from choreo.errors import CollectiveMismatch, UsageError
+from choreo.errors import CollectiveMismatch, UsageError, excerpt
 from choreo.run.engine import Engine
 from choreo.run.execute.arrays import Array
 
@@ -36,7 +36,7 @@ def check_sizes(sizes: Sequence[int], world_size: int, total: int | None) -> tup
     fits = len(counts) == world_size and min(counts) >= 0 and max(counts) < 2**63
     if not fits or (total is not None and sum(counts) != total):
         must = "" if total is None else f" that add up to {total}, the rows of x"
-        raise UsageError(f"sizes must be {world_size} numbers of rows{must}, not {sizes!r:.80}")
+        raise UsageError(f"sizes must be {world_size} numbers of rows{must}, not {excerpt(sizes)}")
     return counts
 
 

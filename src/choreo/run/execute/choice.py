@@ -10,7 +10,7 @@ import msgspec
 
 from choreo.algorithms import build, get_algorithm, list_algorithms
 from choreo.collectives import get_collective
-from choreo.errors import ChoreoError, RefusedError, UsageError
+from choreo.errors import ChoreoError, RefusedError, UsageError, excerpt
 from choreo.price import Profile, profile
 from choreo.price.price import price_of
 from choreo.run.execute.constants import Constants
@@ -69,8 +69,8 @@ class Chooser:
     def explain(self, collective: str, size_bytes: float) -> str:
         """Which algorithm a call of this size takes, and why, in a few lines."""
         get_collective(collective)
-        if isinstance(size_bytes, bool) or not isinstance(size_bytes, Real) or size_bytes < 0:
-            raise UsageError(f"the size must be a number of bytes, not {size_bytes!r:.60}")
+        if isinstance(size_bytes, bool) or not isinstance(size_bytes, Real) or not 0 <= size_bytes < 2**63:
+            raise UsageError(f"the size must be a number of bytes, not {excerpt(size_bytes)}")
         what = f"{collective} of {size_bytes} bytes over {self.world_size} ranks"
         ranked = self.ranked(collective, size_bytes)
         prices = "\n".join(f"  {name}: {time * 1e6:.1f} us" for time, name in ranked)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from choreo.errors import UsageError
+from choreo.errors import UsageError, excerpt
 
 __all__ = ["BFLOAT16_BITS", "ReduceOp", "dtype_code", "dtype_name", "operation_code"]
 
@@ -98,7 +98,7 @@ def dtype_name(code: int) -> str:
 def operation_code(operation: ReduceOp | None, dtype: np.dtype[Any]) -> int:
     """The number of a reduction; an error if it has no meaning for this type."""
     if not isinstance(operation, ReduceOp):
-        raise UsageError(f"op must be a ReduceOp, like ReduceOp.SUM, not {operation!r:.60}")
+        raise UsageError(f"op must be a ReduceOp, like ReduceOp.SUM, not {excerpt(operation)}")
     kind = "f" if dtype.kind == "V" else dtype.kind  # bfloat16
     meaningless = (
         (operation in _BITWISE and kind not in "iub")

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from choreo.errors import UsageError
+from choreo.errors import UsageError, excerpt
 from choreo.run.execute.arrays import Array
 from choreo.run.execute.dtypes import dtype_code
 from choreo.run.execute.segment import Segment
@@ -86,7 +86,7 @@ def _dtype(dtype: Any) -> np.dtype[Any]:
     try:
         kind: np.dtype[Any] = np.dtype(dtype)
     except TypeError:
-        raise UsageError(f"dtype must be one of NumPy's, like np.float32, not {dtype!r:.60}") from None
+        raise UsageError(f"dtype must be one of NumPy's, like np.float32, not {excerpt(dtype)}") from None
     dtype_code(kind)
     return kind
 
@@ -95,9 +95,9 @@ def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:
     try:
         sides = tuple(operator.index(side) for side in (shape if isinstance(shape, Sequence) else (shape,)))
     except TypeError:
-        raise UsageError(f"shape must be a number or several, not {shape!r:.60}") from None
+        raise UsageError(f"shape must be a number or several, not {excerpt(shape)}") from None
     if any(side < 0 for side in sides):
-        raise UsageError(f"shape {sides} has a negative side")
+        raise UsageError(f"shape {excerpt(sides)} has a negative side")
     if any(side >= 2**63 for side in sides):
-        raise UsageError(f"shape {sides!r:.80} is larger than any array")
+        raise UsageError(f"shape {excerpt(sides)} is larger than any array")
     return sides

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from choreo.errors import UsageError
+from choreo.errors import UsageError, excerpt
 from choreo.run.call_base import CallBase
 from choreo.run.execute.arrays import Array, take
 from choreo.run.execute.dtypes import dtype_code
@@ -106,7 +106,7 @@ class MessageCalls(CallBase):
 
 def _tag(tag: int) -> int:
     if isinstance(tag, bool) or not isinstance(tag, int | np.integer) or not -(2**63) <= tag < 2**63:
-        raise UsageError(f"tag must be a whole number of 64 bits, not {tag!r:.60}")
+        raise UsageError(f"tag must be a whole number of 64 bits, not {excerpt(tag)}")
     return int(tag)
 
 

@@ -14,7 +14,15 @@ from typing import NoReturn
 
 import numpy as np
 
-from choreo.errors import ChoreoError, CollectiveMismatch, CommunicatorClosed, JoinError, PeerFailure, UsageError
+from choreo.errors import (
+    ChoreoError,
+    CollectiveMismatch,
+    CommunicatorClosed,
+    JoinError,
+    PeerFailure,
+    UsageError,
+    excerpt,
+)
 from choreo.run.connection import Connection
 from choreo.run.engine import Engine
 from choreo.run.recover.commit import OK, check_all_ok, connect_and_commit, error_blob, own_network_config
@@ -52,7 +60,7 @@ def grow(
     try:
         wanted = operator.index(new_ranks)
     except TypeError:
-        raise UsageError(f"new_ranks must be a whole number, not {new_ranks!r:.60}") from None
+        raise UsageError(f"new_ranks must be a whole number, not {excerpt(new_ranks)}") from None
     if not 1 <= wanted <= MAX_RANKS - engine.world_size:
         raise UsageError(f"new_ranks must be from 1 to {MAX_RANKS - engine.world_size}, not {wanted}")
     engine.progress.drain(None)  # each call has its deadline

@@ -6,7 +6,7 @@ import math
 import time
 from dataclasses import dataclass
 
-from choreo.errors import UsageError
+from choreo.errors import UsageError, excerpt
 from choreo.run.transport.limits import MAX_TIMEOUT_S
 
 __all__ = ["Deadline"]
@@ -23,7 +23,7 @@ class Deadline:
     def after(cls, timeout_s: float) -> Deadline:
         """The moment `timeout_s` seconds from now."""
         if not (isinstance(timeout_s, int | float) and math.isfinite(timeout_s) and timeout_s > 0):
-            raise UsageError(f"timeout must be a number of seconds, more than 0, not {timeout_s!r:.60}")
+            raise UsageError(f"timeout must be a number of seconds, more than 0, not {excerpt(timeout_s)}")
         timeout_s = min(timeout_s, MAX_TIMEOUT_S)
         return cls(timeout_s, time.monotonic() + timeout_s)
 
