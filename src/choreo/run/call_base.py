@@ -64,10 +64,11 @@ class CallBase:
         root: int | None = None,
         dtype: np.dtype[Any] | None = None,
         mine: Array | None = None,
+        step_of: str = "",
     ) -> CallRequest:
         if dtype is None:
             dtype = given.dtype if given is not None else np.dtype(np.uint8)
-        return CallRequest(collective, given, work, dtype, blocks, op, root, self._seconds(timeout), mine)
+        return CallRequest(collective, given, work, dtype, blocks, op, root, self._seconds(timeout), mine, step_of)
 
     def _do(
         self,

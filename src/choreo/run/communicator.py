@@ -8,6 +8,7 @@ import sys
 import time
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -129,7 +130,8 @@ class Communicator(ObjectCalls, MessageCalls, RecoverCalls):
         with contextlib.ExitStack() as undo:
             for connection in connections:
                 undo.callback(connection.close)  # closing twice does nothing
-            exchange_made(self._engine.all_gather_bytes, make, timeout_s)  # each axis has told its own ranks only
+            exchange = partial(self._engine.all_gather_bytes, step_of="mesh")
+            exchange_made(exchange, make, timeout_s)  # each axis has told its own ranks only
             undo.pop_all()
         return Mesh(sides, tuple(names), self.rank, tuple(axes))
 
@@ -252,14 +254,14 @@ class Communicator(ObjectCalls, MessageCalls, RecoverCalls):
             me = _Contact(probe.address, probe.value, self.messages.at, self.messages.port)
             return msgspec.msgpack.encode(me)
 
-        blobs = exchange_made(engine.all_gather_bytes, contact, self.timeout_s)
+        blobs = exchange_made(partial(engine.all_gather_bytes, step_of="init"), contact, self.timeout_s)
         ranks = list(zip(connection.peers, (msgspec.msgpack.decode(one, type=_Contact) for one in blobs), strict=True))
         remote = connection.remote
         can = [
             bool(remote[peer.rank] or peer.rank == self.rank or can_read(peer.pid, one.probe_address, one.probe_value))
             for peer, one in ranks
         ]
-        engine.readable = bool(engine.all_gather(np.array(can), self.timeout_s)[:, self.rank].all())
+        engine.readable = bool(engine.all_gather(np.array(can), self.timeout_s, "init")[:, self.rank].all())
         key = None if connection.network is None or not remote.any() else connection.network.derive_key("messages")
         contacts = [one for _, one in ranks]
         places, ports = [one.channels_at for one in contacts], [one.port for one in contacts]

@@ -51,6 +51,7 @@ class CallRequest:
     root: int | None = None
     timeout_s: float = 0.0
     mine: Array | None = None
+    step_of: str = ""  # that of a CallSpec
 
 
 class Engine:
@@ -123,7 +124,8 @@ class Engine:
         registered = self.registered(request)
         same = given is work and given is not None
         wants = request.mine is not None
-        key = (request.collective, request.blocks, request.dtype, request.op, request.root, same, registered, wants)
+        how = (request.op, request.root, same, registered, wants, request.step_of)
+        key = (request.collective, request.blocks, request.dtype, *how)
         prepared = self._prepared.get(key)
         if prepared is None:
             if len(self._prepared) >= MAX_PREPARED and not self.progress.pending:
@@ -190,26 +192,32 @@ class Engine:
         work: Work[Result] = QueuedWork(what, self.progress.submit(call))
         return work if async_op else work.result()
 
-    def all_gather(self, array: Array, timeout_s: float, *, in_order: bool = True) -> Array:
-        """The arrays of all ranks, by rank; all have the same shape and type.
+    def broadcast(self, array: Array, root: int, timeout_s: float, step_of: str) -> None:
+        """Every rank gets the root's array, in place, as a step of another call."""
+        request = CallRequest("broadcast", array, array, array.dtype, array.size, None, root, timeout_s, None, step_of)
+        prepared = self.prepare(request)
+        self.in_order(lambda: self.run(prepared, request), step_of)
 
-        `in_order=False` is for a part of a call that has waited for its turn.
+    def all_gather(self, array: Array, timeout_s: float, step_of: str, *, in_order: bool = True) -> Array:
+        """The arrays of all ranks, by rank, as a step of another call; all have the same shape and type.
+
+        `in_order=False` is for a call that has waited for its turn.
         """
         found = np.empty((self.world_size, *array.shape), array.dtype)
-        request = CallRequest("all_gather", array, found, array.dtype, array.size, timeout_s=timeout_s)
+        request = CallRequest("all_gather", array, found, array.dtype, array.size, timeout_s=timeout_s, step_of=step_of)
         prepared = self.prepare(request)
         if in_order:
-            self.in_order(lambda: self.run(prepared, request), "all_gather")
+            self.in_order(lambda: self.run(prepared, request), step_of)
         else:
             self.run(prepared, request)
         return found
 
-    def all_gather_bytes(self, blob: bytes, timeout_s: float) -> list[bytes]:
-        """The blobs of all ranks, by rank, of any lengths."""
-        lengths = self.all_gather(np.array([len(blob)], np.int64), timeout_s)[:, 0].tolist()
+    def all_gather_bytes(self, blob: bytes, timeout_s: float, step_of: str) -> list[bytes]:
+        """The blobs of all ranks, by rank, of any lengths, as a step of another call."""
+        lengths = self.all_gather(np.array([len(blob)], np.int64), timeout_s, step_of)[:, 0].tolist()
         padded = np.zeros(max(lengths), np.uint8)
         padded[: len(blob)] = np.frombuffer(blob, np.uint8)
-        rows = self.all_gather(padded, timeout_s)
+        rows = self.all_gather(padded, timeout_s, step_of)
         return [row[:length].tobytes() for row, length in zip(rows, lengths, strict=True)]
 
     def _make(self, request: CallRequest, *, same: bool, registered: bool) -> PreparedCall:
@@ -223,7 +231,7 @@ class Engine:
         algorithm = self.chooser.choose(request.collective, size)
         operation = operation_code(request.op, request.dtype) if contract.reduces else 0
         averages = request.op is ReduceOp.AVG
-        call = CallSpec(request.collective, blocks, item, code, operation, root, algorithm, averages)
+        call = CallSpec(request.collective, blocks, item, code, operation, root, algorithm, averages, request.step_of)
         remote = self.connection.remote
         part = None
         if request.mine is not None:

@@ -84,15 +84,15 @@ class Mesh:
 
 
 class _GroupBootstrap:
-    """Exchanges blobs within a group. All ranks of the parent call it."""
+    """Exchanges blobs within a group, as a step of a call. All ranks of the parent call it."""
 
-    def __init__(self, parent: Engine, ranks: tuple[int, ...]) -> None:
-        self._parent, self._ranks = parent, ranks
+    def __init__(self, parent: Engine, ranks: tuple[int, ...], step_of: str) -> None:
+        self._parent, self._ranks, self._step_of = parent, ranks, step_of
         self.rank, self.world_size = ranks.index(parent.rank), len(ranks)
 
     def exchange(self, blob: bytes, timeout_s: float) -> list[bytes]:
         """The blobs of the group's members."""
-        blobs = self._parent.all_gather_bytes(CONNECTING + blob, timeout_s)
+        blobs = self._parent.all_gather_bytes(CONNECTING + blob, timeout_s, self._step_of)
         _check_joined(blobs)
         return [blobs[rank][1:] for rank in self._ranks]
 
@@ -102,8 +102,8 @@ def connect_group(parent: Engine, ranks: Sequence[int], timeout_s: float) -> Con
     group = _check_ranks(parent, ranks)
     _check_same(parent, msgspec.json.encode(group), "new_group", timeout_s)
     if parent.rank in group:
-        return _connect(parent, group, timeout_s)
-    _wait_for_all(parent, DONE, timeout_s)
+        return _connect(parent, group, timeout_s, "new_group")
+    _wait_for_all(parent, DONE, timeout_s, "new_group")
     return NonMember(parent.rank, group)
 
 
@@ -133,19 +133,19 @@ def connect_axes(parent: Engine, sides: tuple[int, ...], names: tuple[str, ...],
     made: list[Connection] = []
     with contextlib.ExitStack() as undo:
         for axis in axes:
-            made.append(_connect(parent, tuple(axis.tolist()), timeout_s))
+            made.append(_connect(parent, tuple(axis.tolist()), timeout_s, "mesh"))
             undo.callback(made[-1].close)
         undo.pop_all()
     return made
 
 
-def _connect(parent: Engine, ranks: tuple[int, ...], timeout_s: float) -> Connection:
+def _connect(parent: Engine, ranks: tuple[int, ...], timeout_s: float, step_of: str) -> Connection:
     """Connect one group. Ranks that are done, and those that failed, stay in the exchanges until all are done."""
     connection, failed = parent.connection, None
     with contextlib.ExitStack() as undo:
         try:
             made = connect(
-                _GroupBootstrap(parent, ranks),
+                _GroupBootstrap(parent, ranks, step_of),
                 f"group-{os.urandom(4).hex()}",
                 connection.host,
                 timeout_s,
@@ -157,7 +157,8 @@ def _connect(parent: Engine, ranks: tuple[int, ...], timeout_s: float) -> Connec
             parent.check()  # if the parent itself failed, all ranks know
             failed = error
         try:
-            blobs = _wait_for_all(parent, DONE if failed is None else FAILED + str(failed).encode(), timeout_s)
+            mine = DONE if failed is None else FAILED + str(failed).encode()
+            blobs = _wait_for_all(parent, mine, timeout_s, step_of)
             if failed is not None:
                 raise failed
         finally:
@@ -167,10 +168,10 @@ def _connect(parent: Engine, ranks: tuple[int, ...], timeout_s: float) -> Connec
     return made
 
 
-def _wait_for_all(parent: Engine, mine: bytes, timeout_s: float) -> list[bytes]:
+def _wait_for_all(parent: Engine, mine: bytes, timeout_s: float, step_of: str) -> list[bytes]:
     """How the ranks of the parent ended, once none of them is connecting."""
     while True:
-        blobs = parent.all_gather_bytes(mine, timeout_s)
+        blobs = parent.all_gather_bytes(mine, timeout_s, step_of)
         if not any(blob.startswith(CONNECTING) for blob in blobs):
             return blobs
 
@@ -193,7 +194,7 @@ def _check_ranks(parent: Engine, ranks: Sequence[int]) -> tuple[int, ...]:
 
 
 def _check_same(parent: Engine, mine: bytes, what: str, timeout_s: float) -> None:
-    for rank, theirs in enumerate(parent.all_gather_bytes(mine, timeout_s)):
+    for rank, theirs in enumerate(parent.all_gather_bytes(mine, timeout_s, what)):
         if theirs != mine:
             raise CollectiveMismatch(
                 f"{what}: rank {rank} asked for {theirs.decode()}, rank {parent.rank} for {mine.decode()}"

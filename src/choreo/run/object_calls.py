@@ -89,7 +89,7 @@ class ObjectCalls(CollectiveCalls):
         if self.rank == root:
             data = np.frombuffer(self._signed(codec.encode(given), number), np.uint8).copy()
         length = np.array([0 if data is None else len(data)], np.int64)
-        self.broadcast(length, root, timeout=timeout)
+        self._engine.broadcast(length, root, self._seconds(timeout), "broadcast_object")
         found = np.empty(self._checked_length(int(length[0]), root), np.uint8) if data is None else data
         self.broadcast(found, root, timeout=timeout)
         [blob] = self._check({root: found.tobytes()}, number, "broadcast_object", timeout)
@@ -107,7 +107,7 @@ class ObjectCalls(CollectiveCalls):
         """
         codec, number = self._next_call("all_gather_object")
         mine = self._signed(codec.encode(given), number)
-        blobs = dict(enumerate(self._engine.all_gather_bytes(mine, self._seconds(timeout))))
+        blobs = dict(enumerate(self._engine.all_gather_bytes(mine, self._seconds(timeout), "all_gather_object")))
         return [codec.decode(blob) for blob in self._check(blobs, number, "all_gather_object", timeout)]
 
     def scatter_object(
@@ -130,7 +130,7 @@ class ObjectCalls(CollectiveCalls):
                 raise UsageError(f"the root must give a list of {self.world_size} objects, one for each rank")
             pieces = [self._signed(codec.encode(one), number, to=rank) for rank, one in enumerate(given)]
         lengths = np.array([len(piece) for piece in pieces] or [0] * self.world_size, np.int64)
-        self.broadcast(lengths, root, timeout=timeout)
+        self._engine.broadcast(lengths, root, self._seconds(timeout), "scatter_object")
         most = max(self._checked_length(int(length), root) for length in lengths)
         table = np.zeros((self.world_size, most), np.uint8)
         for row, piece in zip(table, pieces, strict=False):

@@ -13,7 +13,7 @@ import numpy as np
 from choreo.errors import CommunicatorClosed, PeerFailure
 from choreo.run.collective_calls import CollectiveCalls
 from choreo.run.connection import Connection
-from choreo.run.execute.arrays import check_out, take
+from choreo.run.execute.arrays import Array, averaged, check_out, take
 from choreo.run.execute.dtypes import ReduceOp
 from choreo.run.recover.grow import GROWN, grow
 from choreo.run.recover.listener import AdmissionListener, is_admitting_rank, listen
@@ -134,7 +134,7 @@ class RecoverCalls(CollectiveCalls, ABC):
             np.copyto(into.array, given)
             connection.survive = (call, end_s - seconds + patience_s)
             try:
-                self.all_reduce(into.array, op, timeout=seconds)
+                self._reduce_once(into.array, op, seconds)
                 connection.detector.publish(reduced=call)
                 left_s = end_s - time.monotonic()
                 self.barrier(timeout=seconds if patience is not None else max(0.001, left_s))
@@ -150,6 +150,13 @@ class RecoverCalls(CollectiveCalls, ABC):
                 connection.survive = None
             into.put_back()
             return (x if out is None else out), contributors
+
+    def _reduce_once(self, array: Array, op: ReduceOp, seconds: float) -> None:
+        """One reduction of a call that survives. A rank that forgets `survive=True` makes another call than this."""
+        request = self._request(
+            "all_reduce", array, array, array.size, seconds, op=op, step_of="all_reduce(survive=True)"
+        )
+        self._do(request, lambda _: averaged(array, op, self.world_size), async_op=False)
 
     def _shrink_connection(self, seconds: float) -> tuple[Connection, tuple[int, ...]]:
         """The connection of the ranks that are left, and their ranks. A rank that is not among them keeps nothing."""

@@ -49,7 +49,7 @@ def exchange_sizes(
     """
     size = engine.world_size
     mine = np.array([math.prod(row), *rows, *(expected or [-1] * size)], np.int64)
-    found = engine.all_gather(mine, timeout_s, in_order=False)
+    found = engine.all_gather(mine, timeout_s, "all_to_all", in_order=False)
     sent, wanted = found[:, 1 : size + 1], found[:, size + 1 :]
     if (found[:, 0] != found[0, 0]).any():
         raise CollectiveMismatch(f"all_to_all: rows of {found[:, 0].tolist()} elements by rank; they must be the same")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 
+from choreo.errors import CollectiveMismatch
 from choreo.run.communicator import Communicator
 from choreo.run.execute.dtypes import ReduceOp
-from tests.helpers.ranks.faults import Job, Pipe
+from tests.helpers.ranks.faults import Job, Pipe, values
 
 
 def other_call(comm: Communicator, talk: Pipe, kind: str) -> str:
@@ -77,18 +80,49 @@ def test_different_calls_are_reported_on_all_ranks_with_both_sides(kind: str) ->
 
 
 def survives_or_not(comm: Communicator, talk: Pipe) -> None:
-    """One rank forgets `survive=True`, so it does not wait for the others at the end of the call."""
-    for _ in range(3):
-        comm.all_reduce(np.ones(4), survive=comm.rank != 1)
+    """One rank forgets `survive=True`, and makes a barrier of its own after the call."""
+    comm.all_reduce(np.ones(4), survive=comm.rank != 1)
+    comm.barrier()
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a_rank_that_forgets_to_survive_is_reported_with_both_calls(ranks: int) -> None:
-    for _ in range(3):  # either may be the first to notice
-        with Job(ranks, survives_or_not) as job:
-            for one in job.ended():
-                assert one.error == "CollectiveMismatch" and "called all_reduce(4 x float64, sum)" in one.text, one
-                assert "called barrier()" in one.text and "all_reduce(survive=True) ends with a barrier" in one.text
+    with Job(ranks, survives_or_not) as job:
+        for one in job.ended():
+            assert one.error == "CollectiveMismatch" and "called all_reduce(4 x float64, sum)" in one.text, one
+            assert "called all_reduce(survive=True), in its all_reduce(4 x float64, sum)" in one.text
+
+
+STEPS: dict[str, Callable[[Communicator], object]] = {
+    "all_gather_object": lambda comm: comm.all_gather_object("a"),
+    "new_group": lambda comm: comm.new_group([0]),
+    "mesh": lambda comm: comm.mesh((3,), ("a",)),
+    "all_gather": lambda comm: comm.all_gather(np.array([7])),
+    "broadcast_object": lambda comm: comm.broadcast_object("a"),
+    "broadcast": lambda comm: comm.broadcast(np.array([7])),
+    "scatter_object": lambda comm: comm.scatter_object(["a"] * 3),
+    "all_to_all": lambda comm: comm.all_to_all(np.ones(3), send_sizes=[1, 1, 1]),
+    "grow": lambda comm: comm.grow(1, address="127.0.0.1:29517", secret="s" * 32, timeout=5),
+}
+
+
+def other_steps(comm: Communicator, talk: Pipe) -> list[str]:
+    """Rank 1 makes one of two calls, the others the other one."""
+    told = []
+    for odd, many in pairwise([*STEPS, "all_gather_object", "all_gather"]):
+        with pytest.raises(CollectiveMismatch, match=rf"called {odd}[,(].* called {many}[,(]") as caught:
+            STEPS[odd if comm.rank == 1 else many](comm)
+            comm.barrier()
+        told.append(str(caught.value))
+        comm = comm.shrink()
+    return told
+
+
+def test_calls_of_several_steps_are_told_apart() -> None:
+    """Their first steps may be equal: arrays of the same size and type."""
+    with Job(3, other_steps) as job:
+        told = values(job.ended())
+    assert len(told[0]) == len(STEPS) + 1 and told[0] == told[1] == told[2]
 
 
 def only_sends(comm: Communicator, talk: Pipe, collective: str, goes_on: bool) -> str:

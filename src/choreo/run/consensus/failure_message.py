@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from choreo.errors import ChoreoError, CollectiveMismatch, CommunicatorClosed, PeerFailure
@@ -26,6 +28,8 @@ _OPERATIONS = {
 
 def describe_call(call: CallSpec) -> str:
     """A call as text: the collective, its size and type, the operation, the root and the algorithm."""
+    if call.step_of:
+        return f"{call.step_of}, in its {describe_call(replace(call, step_of=''))}"
     if call.collective == "barrier":
         return f"barrier() by {call.algorithm}"
     blocks = call.blocks
@@ -136,7 +140,5 @@ def _what_happened(detector: FailureDetector, one: RankFailure) -> str:
 def _mismatch(detector: FailureDetector, failure: Failure) -> str:
     if len(failure.details) == 2:
         few, many = failure.details
-        both = f"{detector.peers[few.rank]} called {few.text}, but {detector.peers[many.rank]} called {many.text}"
-        barriers = [one.text.startswith("barrier()") for one in failure.details]
-        return f"{both} (all_reduce(survive=True) ends with a barrier)" if any(barriers) else both
+        return f"{detector.peers[few.rank]} called {few.text}, but {detector.peers[many.rank]} called {many.text}"
     return f"{detector.peers[failure.culprit]} made a different call from the others"

@@ -62,6 +62,7 @@ class CallSpec:
     root: int | None
     algorithm: str
     averages: bool = False  # a sum that every rank divides in the end
+    step_of: str = ""  # the call that this is a step of, like "new_group"
 
     @property
     def signature(self) -> int:

@@ -98,7 +98,7 @@ def _admitting_rank(engine: Engine, wanted: int, job: JobAddress, deadline: Dead
     """Which rank admits new processes; all ranks find the same."""
     where = f"{job.address}:{job.port}:{job.job}"
     mine = np.array([wanted, zlib.crc32(where.encode()), can_admit_here(job, deadline)], np.int64)
-    found = engine.all_gather(mine, deadline.left_s + EXTRA_S)
+    found = engine.all_gather(mine, deadline.left_s + EXTRA_S, "grow")
     if (found[:, 0] != found[0, 0]).any():
         raise CollectiveMismatch(f"grow: new_ranks is {found[:, 0].tolist()} by rank; give all ranks the same")
     if (found[:, 1] != found[0, 1]).any():
@@ -173,7 +173,7 @@ class _GrowBootstrap:
             except JoinError as error:
                 blobs = [error_blob(str(error))]
         try:
-            lists = self._engine.all_gather_bytes(_join(blobs), self._deadline.left_s + EXTRA_S)
+            lists = self._engine.all_gather_bytes(_join(blobs), self._deadline.left_s + EXTRA_S, "grow")
             old, new = _split(lists, self._admitting)
             if self.server is not None and new:
                 self.server.distribute([*old, *new])
