@@ -126,6 +126,7 @@ def test_kernels_read_back_as_written(measured: tuple[MeasuredKernel, ...], tmp_
         ("kind,m,n,k,dtype,time_s,tflops\ngemm,1,2,3,bf16,0.1,x\n", "kernel 1 is not kind,m,n,k"),
         (f"kind,m,n,k,dtype,time_s,tflops\nbmm,1,2,3,bf16x{'9' * 5000},0.1,1\n", "kernel 1 is not kind,m,n,k"),
         ("kind,m,n,k,dtype,time_s,tflops\ngemm,1,2,3,bf16,-1,5\n", "takes -1 s at 5"),
+        ("kind,m,n,k,dtype,time_s,tflops\n" + "g" * 200_000, "no table of kernels: field larger than"),
     ],
 )
 def test_a_broken_table_says_where(text: str, told: str, tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import resource
 import shlex
+import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,13 +22,14 @@ from choreo.errors import ChoreoError, PeerFailure, UsageError
 from choreo.run import communicator
 from choreo.run.communicator import Communicator
 from choreo.run.connect import _Connecting
-from choreo.run.execute import choice
+from choreo.run.execute import choice, segment
 from choreo.run.execute.backend import executor
 from choreo.run.execute.constants import default_constants
+from choreo.run.execute.processes import ended_processes
 from choreo.run.messages.point_to_point import PointToPoint
 from choreo.run.recover import shrink
 from tests.helpers.network.hosts import NetworkJob, hosts, why_no_hosts
-from tests.helpers.ranks.faults import Ended, Job, Pipe, eventually, names_held
+from tests.helpers.ranks.faults import Ended, Job, Pipe, eventually, names_held, values
 from tests.helpers.ranks.launch import command
 
 
@@ -152,6 +155,65 @@ def test_why_no_communicator_could_be_built_is_reported() -> None:
     for one in ended:
         assert one.value.startswith("no communicator of ranks (0, 1) could be built in 3 attempts: ")
         assert one.value.endswith("allow more with ulimit -n")
+
+
+def shrinks_without_addresses(comm: Communicator, talk: Pipe) -> int:
+    """Rank 1 can map no shared memory at first; the others wait for it, and go on with it."""
+    with pytest.raises(ChoreoError):
+        comm.all_reduce(np.ones(3 + comm.rank))
+    real, failed = mmap.mmap, []
+
+    def no_addresses(*args: Any, **options: Any) -> Any:
+        if len(failed) < 2:
+            failed.append(args)
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        return real(*args, **options)
+
+    with pytest.MonkeyPatch().context() as patch:
+        if comm.rank == 1:
+            patch.setattr(segment.mmap, "mmap", no_addresses)
+        after = comm.shrink()
+    assert comm.rank != 1 or len(failed) == 2
+    return int(after.all_reduce(np.ones(1))[0])
+
+
+def test_a_rank_that_is_short_of_addresses_for_a_moment_stays() -> None:
+    with Job(3, shrinks_without_addresses) as job:
+        assert values(job.ended()) == [3, 3, 3]
+
+
+def writes_no_decision(comm: Communicator, talk: Pipe) -> str:
+    """Rank 1 may write no files when a call has failed; the limit is what a sandbox sets."""
+    if comm.rank == 1:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    with pytest.raises(ChoreoError) as caught:
+        comm.shrink(timeout=2)
+    return str(caught.value)
+
+
+def test_a_decision_that_cannot_be_written_is_reported() -> None:
+    with Job(2, writes_no_decision) as job:
+        told = job.ended()[1]
+    assert (
+        told.value
+        == "what the ranks decide cannot be written to shared memory: File too large: allow larger files with ulimit -f"
+    ), told
+
+
+def test_processes_are_watched_with_fewer_descriptors_than_are_open() -> None:
+    ended = subprocess.Popen(["true"])
+    watched = [os.pidfd_open(pid) for pid in (ended.pid, os.getpid())]
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        assert eventually(lambda: ended_processes(watched) == {watched[0]})
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1, before[1]))
+        assert ended_processes(watched) == {watched[0]}
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for one in watched:
+            os.close(one)
+        ended.wait()
 
 
 def tries_full_memory(comm: Communicator, _: Pipe) -> str:

@@ -71,10 +71,13 @@ def read_kernels(path: str | Path) -> tuple[MeasuredKernel, ...]:
     path = Path(path)
     text = read_text(path, MAX_FILE_BYTES, "a table of kernels", DeviceError)
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
-    rows = csv.reader(lines)
-    if tuple(next(rows, ())) != COLUMNS:
+    try:
+        rows = list(csv.reader(lines))
+    except csv.Error as error:
+        raise DeviceError(f"{shown(path)} is no table of kernels: {error}") from error
+    if not rows or tuple(rows[0]) != COLUMNS:
         raise DeviceError(f"{shown(path)} is no table of kernels: its first line must be {','.join(COLUMNS)}")
-    return tuple(_kernel(path, number, row) for number, row in enumerate(rows, start=1))
+    return tuple(_kernel(path, number, row) for number, row in enumerate(rows[1:], start=1))
 
 
 def write_kernels(path: str | Path, kernels: Iterable[MeasuredKernel], remarks: Sequence[str] = ()) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import select
 from collections.abc import Iterable
 
 import msgspec
@@ -17,6 +16,7 @@ from choreo.run.consensus import status as segments
 from choreo.run.consensus.control_channel import UNACKNOWLEDGED_S, ControlChannel, HostReport, StatusUpdate
 from choreo.run.consensus.status import CallDirectory, Status
 from choreo.run.execute.failures import INTERRUPTED, LEFT
+from choreo.run.execute.processes import ended_processes
 from choreo.run.rendezvous.processes import is_stopped
 from choreo.run.transport.peer_info import PeerInfo
 
@@ -109,11 +109,8 @@ class FailureDetector:
 
     def dead(self) -> frozenset[int]:
         """Ranks whose process or connection has ended."""
-        poll = select.poll()
         watched = {fd: rank for rank, fd in enumerate(self._pidfds) if fd >= 0 and rank not in self._dead}
-        for fd in watched:
-            poll.register(fd, select.POLLIN)
-        self._dead |= {watched[fd] for fd, _ in poll.poll(0)}
+        self._dead |= {watched[fd] for fd in ended_processes(watched)}
         if self.channel is not None:
             if self.status.cause or self.status.attempt >= 0:
                 self.channel.poll()

@@ -12,7 +12,9 @@ import struct
 import zlib
 from pathlib import Path
 
+from choreo.errors import ChoreoError
 from choreo.run.execute.segment import reserve_ahead
+from choreo.run.transport.shortage import why
 
 __all__ = ["Ledger"]
 
@@ -65,7 +67,10 @@ class Ledger:
         sizes = struct.pack("<HH", len(name), len(body))
         entry = struct.pack("<I", zlib.crc32(sizes + name + body)) + sizes + name + body
         assert len(entry) <= ENTRY_BYTES, "a body fits into an entry"
-        os.write(self._descriptor, entry.ljust(ENTRY_BYTES, b"\0"))
+        try:
+            os.write(self._descriptor, entry.ljust(ENTRY_BYTES, b"\0"))
+        except OSError as error:
+            raise ChoreoError(f"what the ranks decide cannot be written to shared memory: {why(error)}") from error
         found = self.entries(topic)
         assert found, "an appended entry can be read"
         return found

@@ -96,7 +96,7 @@ class Segment:
             os.posix_fallocate(self._descriptor, at, length)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.ENOMEM):
-                raise
+                raise UsageError(f"no more shared memory can be had: {why(error)}") from None
             raise UsageError(no_room(length, SHARED)) from None
 
 

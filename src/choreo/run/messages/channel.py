@@ -12,12 +12,12 @@ before it looks whether it was claimed. So at least one of them sees what the ot
 
 from __future__ import annotations
 
-import select
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
 from choreo.run.execute.arrays import Array
+from choreo.run.execute.processes import ended_processes
 from choreo.run.messages.matching import GONE, NOT_TAKEN, Matcher, Message, Send
 from choreo.run.messages.ring import BESIDE, NONSENSE, RING_BYTES, WANTS_ROOM, Entry, ring_ends
 from choreo.run.messages.send_buffers import SendBuffers
@@ -80,8 +80,7 @@ class Channel:
     ) -> None:
         self._core, self._words, self._matcher, self._memory = core, words, matcher, memory
         self.peer, self._index, self._pid = peer.rank, peer.index, peer.pid
-        self._process = select.poll()
-        self._process.register(peer.pidfd, select.POLLIN)
+        self._process = [peer.pidfd]
         self._theirs = memoryview(peer.segment)
         reader, writer = ring_ends(words)
         self._reader = reader(self._theirs[peer.at + _RING_AT :][:RING_BYTES], words, self._index)
@@ -295,7 +294,7 @@ class Channel:
     @property
     def has_ended(self) -> bool:
         """Whether the peer has closed its communicator, or died."""
-        return bool(self._words.read(self._index, CLOSED) or self._process.poll(0))
+        return bool(self._words.read(self._index, CLOSED) or ended_processes(self._process))
 
     @property
     def is_full(self) -> bool:

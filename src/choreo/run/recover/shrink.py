@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import Callable
 
-from choreo.errors import CommunicatorClosed, PeerFailure, RendezvousError
+from choreo.errors import ChoreoError, CommunicatorClosed, PeerFailure
 from choreo.run.connect import EXCHANGES, connect
 from choreo.run.connection import Connection
 from choreo.run.consensus.consensus import MEMBERS, Consensus, Outcome
@@ -118,8 +118,11 @@ def shrink(connection: Connection, timeout_s: float = SHRINK_S) -> tuple[Connect
         except _AbortedError as error:
             failed = everyone - set(members) | error.lost
             continue
-        except (OSError, RendezvousError) as error:
-            # A rank has died, or has given up this attempt: its segment is gone, or it does not answer.
+        except CommunicatorClosed:
+            raise
+        except (OSError, ChoreoError) as error:
+            # A rank has died, or has given up this attempt: its segment is gone, or it does not answer. Or this rank
+            # is short of something.
             reason = f": {error}"
             try:
                 bootstrap.abort()

@@ -35,6 +35,10 @@ def why(error: OSError) -> str:
         return f"{said}: this process may have {most}; allow more with ulimit -n"
     if error.errno == errno.ENFILE:
         return f"{said}: all processes together have too many; allow more with sysctl fs.file-max"
+    if error.errno == errno.EFBIG:
+        return f"{said}: allow larger files with ulimit -f"
+    if error.errno == errno.ENOSPC:
+        return f"{said}: remove what is in /dev/shm, or make it larger (mount -o remount,size=, docker run --shm-size=)"
     if error.errno == errno.ENOMEM:
         return f"{said}: allow more (ulimit -v, a container's limits)"
     return said

@@ -23,6 +23,7 @@ from choreo.run.execute.layout import (
     channel_at,
     offset_of,
 )
+from choreo.run.execute.processes import ended_processes
 from choreo.run.execute.twin.segment import Bytes, SegmentWords, call_record_at, ends_call
 from choreo.run.execute.twin.sockets import PeerSockets, Stream
 from choreo.run.transport.records import AlteredError
@@ -244,8 +245,4 @@ class PeerWatch:
 
 def is_dead(pidfd: int) -> bool:
     """Whether a process has ended; False for one that is not watched."""
-    if pidfd < 0:
-        return False
-    poller = select.poll()
-    poller.register(pidfd, select.POLLIN)
-    return bool(poller.poll(0))
+    return pidfd >= 0 and bool(ended_processes([pidfd]))
