@@ -9,6 +9,7 @@ import resource
 import shlex
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -262,6 +263,33 @@ def test_a_choice_that_failed_is_made_again(monkeypatch: pytest.MonkeyPatch) -> 
         with pytest.raises(UsageError, match="no memory"):
             chooser.choose("all_gather", 8)
     assert chooser.choose("all_gather", 8)
+
+
+def opens_files(comm: Communicator, talk: Pipe) -> list[str]:
+    """What calls open: files of modules that are imported late, and others."""
+    opened: list[str] = []
+    sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
+    x, size, me = np.ones(6), comm.world_size, comm.rank
+    for call in (comm.all_reduce, comm.broadcast, comm.reduce, comm.all_gather, comm.reduce_scatter, comm.gather):
+        call(x)
+    comm.scatter(x)
+    comm.all_to_all(x)
+    comm.all_to_all(x, send_sizes=[6 // size] * size)
+    comm.barrier()
+    comm.send(x, me)
+    comm.recv(x, me)
+    comm.all_gather_object(x)
+    comm.broadcast_object(x)
+    comm.all_reduce(x, async_op=True).wait()
+    comm.all_reduce(x, survive=True)
+    return opened
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_no_call_opens_a_file(ranks: int) -> None:
+    """So no call fails for want of descriptors, and none waits for an import."""
+    with Job(ranks, opens_files) as job:
+        assert values(job.ended()) == [[]] * ranks
 
 
 def loses_a_rank(comm: Communicator, _: Pipe) -> set[str]:
