@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import choreo
-from choreo.errors import UsageError
+from choreo.errors import PeerFailure, UsageError
 from choreo.run.communicator import Communicator
+from choreo.run.engine import Engine
+from tests.helpers.ranks import faults
+from tests.helpers.ranks.faults import Pipe, values
 from tests.helpers.ranks.run import Job
+
+TIMEOUT_S = 2.0
 
 
 class Json:
@@ -78,3 +85,33 @@ def test_a_network_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHOREO_NETWORK", "Plain")
     with pytest.raises(UsageError, match="CHOREO_NETWORK is Plain; it is sealed, or plain"):
         choreo.init()
+
+
+def stalls_between_steps(comm: Communicator, talk: Pipe, call: str) -> float:
+    """Rank 1 comes late to the first step of a call, and does not come to the second. How long rank 0 waits."""
+    calls: dict[str, Callable[[], object]] = {
+        "broadcast_object": lambda: comm.broadcast_object("a", root=1, timeout=TIMEOUT_S),
+        "all_gather_object": lambda: comm.all_gather_object("a", timeout=TIMEOUT_S),
+    }
+    if comm.rank == 1:
+        real = Engine.run
+
+        def stall(engine: Engine, *args: Any) -> Any:
+            time.sleep(0.7 * TIMEOUT_S)
+            found = real(engine, *args)
+            talk.recv()
+            return found
+
+        pytest.MonkeyPatch().setattr(Engine, "run", stall)
+    began = time.monotonic()
+    with pytest.raises(PeerFailure):
+        calls[call]()
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("call", ["broadcast_object", "all_gather_object"])
+def test_all_steps_of_a_call_have_one_deadline(call: str) -> None:
+    with faults.Job(2, stalls_between_steps, call) as job:
+        waited = values(job.ended(0))[0]
+        job.talks[1].send("go on")
+    assert TIMEOUT_S <= waited < 1.5 * TIMEOUT_S

@@ -23,7 +23,7 @@ from choreo.errors import ChoreoError, PeerFailure, UsageError
 from choreo.run import communicator
 from choreo.run.communicator import Communicator
 from choreo.run.connect import _Connecting
-from choreo.run.execute import choice, segment
+from choreo.run.execute import choice
 from choreo.run.execute.backend import executor
 from choreo.run.execute.constants import default_constants
 from choreo.run.execute.processes import ended_processes
@@ -162,7 +162,8 @@ def shrinks_without_addresses(comm: Communicator, talk: Pipe) -> int:
     """Rank 1 can map no shared memory at first; the others wait for it, and go on with it."""
     with pytest.raises(ChoreoError):
         comm.all_reduce(np.ones(3 + comm.rank))
-    real, failed = mmap.mmap, []
+    failed: list[object] = []
+    real = mmap.mmap
 
     def no_addresses(*args: Any, **options: Any) -> Any:
         if len(failed) < 2:
@@ -172,7 +173,7 @@ def shrinks_without_addresses(comm: Communicator, talk: Pipe) -> int:
 
     with pytest.MonkeyPatch().context() as patch:
         if comm.rank == 1:
-            patch.setattr(segment.mmap, "mmap", no_addresses)
+            patch.setattr(mmap, "mmap", no_addresses)
         after = comm.shrink()
     assert comm.rank != 1 or len(failed) == 2
     return int(after.all_reduce(np.ones(1))[0])

@@ -24,6 +24,7 @@ from choreo.run.execute.choice import Chooser
 from choreo.run.execute.dtypes import ReduceOp, dtype_code, operation_code
 from choreo.run.execute.heap import Heap
 from choreo.run.stats import TrafficCounter
+from choreo.run.transport.deadline import Deadline
 from choreo.run.work import QueuedWork, Work
 
 __all__ = ["CallRequest", "Engine", "debug_wanted"]
@@ -192,6 +193,11 @@ class Engine:
         work: Work[Result] = QueuedWork(what, self.progress.submit(call))
         return work if async_op else work.result()
 
+    def deadline(self, timeout_s: float) -> Deadline:
+        """The deadline of a call of several steps, which begins when all asynchronous calls before it are done."""
+        self.progress.drain(None)  # each has its deadline
+        return Deadline.after(timeout_s)
+
     def broadcast(self, array: Array, root: int, timeout_s: float, step_of: str) -> None:
         """Every rank gets the root's array, in place, as a step of another call."""
         request = CallRequest("broadcast", array, array, array.dtype, array.size, None, root, timeout_s, None, step_of)
@@ -214,10 +220,11 @@ class Engine:
 
     def all_gather_bytes(self, blob: bytes, timeout_s: float, step_of: str) -> list[bytes]:
         """The blobs of all ranks, by rank, of any lengths, as a step of another call."""
-        lengths = self.all_gather(np.array([len(blob)], np.int64), timeout_s, step_of)[:, 0].tolist()
+        deadline = self.deadline(timeout_s)
+        lengths = self.all_gather(np.array([len(blob)], np.int64), deadline.left_s, step_of)[:, 0].tolist()
         padded = np.zeros(max(lengths), np.uint8)
         padded[: len(blob)] = np.frombuffer(blob, np.uint8)
-        rows = self.all_gather(padded, timeout_s, step_of)
+        rows = self.all_gather(padded, deadline.left_s, step_of)
         return [row[:length].tobytes() for row, length in zip(rows, lengths, strict=True)]
 
     def _make(self, request: CallRequest, *, same: bool, registered: bool) -> PreparedCall:

@@ -12,6 +12,7 @@ import numpy as np
 
 from choreo.errors import PeerFailure, UsageError
 from choreo.run.collective_calls import CollectiveCalls
+from choreo.run.transport.deadline import Deadline
 
 __all__ = ["PICKLE", "Codec", "ObjectCalls", "choose_codec"]
 
@@ -88,11 +89,11 @@ class ObjectCalls(CollectiveCalls):
         data = None
         if self.rank == root:
             data = np.frombuffer(self._signed(codec.encode(given), number), np.uint8).copy()
-        length = np.array([0 if data is None else len(data)], np.int64)
-        self._engine.broadcast(length, root, self._seconds(timeout), "broadcast_object")
+        length, deadline = np.array([0 if data is None else len(data)], np.int64), self._deadline(timeout)
+        self._engine.broadcast(length, root, deadline.left_s, "broadcast_object")
         found = np.empty(self._checked_length(int(length[0]), root), np.uint8) if data is None else data
-        self.broadcast(found, root, timeout=timeout)
-        [blob] = self._check({root: found.tobytes()}, number, "broadcast_object", timeout)
+        self._engine.broadcast(found, root, deadline.left_s, "broadcast_object")
+        [blob] = self._check({root: found.tobytes()}, number, "broadcast_object", deadline)
         return given if self.rank == root else codec.decode(blob)
 
     def all_gather_object(self, given: Any, *, timeout: float | str | None = None) -> list[Any]:
@@ -106,9 +107,9 @@ class ObjectCalls(CollectiveCalls):
         ['a']
         """
         codec, number = self._next_call("all_gather_object")
-        mine = self._signed(codec.encode(given), number)
-        blobs = dict(enumerate(self._engine.all_gather_bytes(mine, self._seconds(timeout), "all_gather_object")))
-        return [codec.decode(blob) for blob in self._check(blobs, number, "all_gather_object", timeout)]
+        mine, deadline = self._signed(codec.encode(given), number), self._deadline(timeout)
+        blobs = dict(enumerate(self._engine.all_gather_bytes(mine, deadline.left_s, "all_gather_object")))
+        return [codec.decode(blob) for blob in self._check(blobs, number, "all_gather_object", deadline)]
 
     def scatter_object(
         self, given: Sequence[Any] | None = None, root: int = 0, *, timeout: float | str | None = None
@@ -130,13 +131,16 @@ class ObjectCalls(CollectiveCalls):
                 raise UsageError(f"the root must give a list of {self.world_size} objects, one for each rank")
             pieces = [self._signed(codec.encode(one), number, to=rank) for rank, one in enumerate(given)]
         lengths = np.array([len(piece) for piece in pieces] or [0] * self.world_size, np.int64)
-        self._engine.broadcast(lengths, root, self._seconds(timeout), "scatter_object")
+        deadline = self._deadline(timeout)
+        self._engine.broadcast(lengths, root, deadline.left_s, "scatter_object")
         most = max(self._checked_length(int(length), root) for length in lengths)
         table = np.zeros((self.world_size, most), np.uint8)
         for row, piece in zip(table, pieces, strict=False):
             row[: len(piece)] = np.frombuffer(piece, np.uint8)
-        mine = self.scatter(table, root, timeout=timeout).reshape(-1)[: int(lengths[self.rank])].tobytes()
-        [blob] = self._check({root: mine}, number, "scatter_object", timeout, to=self.rank)
+        mine = self.scatter(table, root, timeout=max(deadline.left_s, 1e-3)).reshape(-1)
+        [blob] = self._check(
+            {root: mine[: int(lengths[self.rank])].tobytes()}, number, "scatter_object", deadline, to=self.rank
+        )
         return codec.decode(blob)
 
     def _next_call(self, name: str) -> tuple[Codec, int]:
@@ -147,6 +151,9 @@ class ObjectCalls(CollectiveCalls):
             )
         self._objects += 1
         return self._codec, self._objects
+
+    def _deadline(self, timeout: float | str | None) -> Deadline:
+        return self._engine.deadline(self._seconds(timeout))
 
     # On a plain network an object carries a tag: HMAC-SHA256 over the call's number, sender, receiver and bytes.
 
@@ -171,9 +178,7 @@ class ObjectCalls(CollectiveCalls):
             raise _altered("the length of an object", {root}, self._engine.connection.peers)
         return length
 
-    def _check(
-        self, blobs: dict[int, bytes], number: int, name: str, timeout: float | str | None, to: int = -1
-    ) -> list[bytes]:
+    def _check(self, blobs: dict[int, bytes], number: int, name: str, deadline: Deadline, to: int = -1) -> list[bytes]:
         """The blobs of these ranks without their tags; PeerFailure on all ranks if one of them is not what was sent."""
         key = self._key
         if key is None:
@@ -182,7 +187,7 @@ class ObjectCalls(CollectiveCalls):
         for sender, blob in blobs.items():
             tag = self._tag(key, blob[:-TAG_BYTES], number, sender, to)
             wrong[sender] = not hmac.compare_digest(tag, blob[-TAG_BYTES:])
-        everywhere = np.flatnonzero(self.all_gather(wrong, timeout=timeout).reshape(self.world_size, -1).any(axis=0))
+        everywhere = np.flatnonzero(self._engine.all_gather(wrong, deadline.left_s, name).any(axis=0))
         if len(everywhere):
             raise _altered(name, set(everywhere.tolist()), self._engine.connection.peers)
         return [blob[:-TAG_BYTES] for blob in blobs.values()]
