@@ -52,6 +52,7 @@ INSIDE = {
         ("consensus",),
         ("connection",),
         ("connect", "engine"),
+        ("blobs",),
         ("call_base", "groups", "rows"),
         ("messages", "recover", "collective_calls"),
         ("object_calls", "recover_calls"),

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from choreo.errors import ChoreoError, CommunicatorClosed, PeerFailure
+from choreo.run.blobs import all_gather_blobs
 from choreo.run.connection import Connection
 from choreo.run.engine import Engine, debug_wanted
 from choreo.run.execute.arrays import Array
@@ -75,7 +76,7 @@ class Communicator(ObjectCalls, MessageCalls, RecoverCalls):
         engine = Engine(connection, chooser, debug=False)
         super().__init__(engine, timeout_s)
         self.ranks = tuple(range(self.world_size)) if ranks is None else ranks
-        self._codec, self._objects = codec, 0
+        self._codec = codec
         with contextlib.ExitStack() as undo:
             undo.callback(engine.close)
             try:
@@ -130,7 +131,7 @@ class Communicator(ObjectCalls, MessageCalls, RecoverCalls):
         with contextlib.ExitStack() as undo:
             for connection in connections:
                 undo.callback(connection.close)  # closing twice does nothing
-            exchange = partial(self._engine.all_gather_bytes, step_of="mesh")
+            exchange = partial(all_gather_blobs, self._engine, step_of="mesh")
             exchange_made(exchange, make, timeout_s)  # each axis has told its own ranks only
             undo.pop_all()
         return Mesh(sides, tuple(names), self.rank, tuple(axes))
@@ -254,7 +255,7 @@ class Communicator(ObjectCalls, MessageCalls, RecoverCalls):
             me = _Contact(probe.address, probe.value, self.messages.at, self.messages.port)
             return msgspec.msgpack.encode(me)
 
-        blobs = exchange_made(partial(engine.all_gather_bytes, step_of="init"), contact, self.timeout_s)
+        blobs = exchange_made(partial(all_gather_blobs, engine, step_of="init"), contact, self.timeout_s)
         ranks = list(zip(connection.peers, (msgspec.msgpack.decode(one, type=_Contact) for one in blobs), strict=True))
         remote = connection.remote
         can = [

@@ -218,15 +218,6 @@ class Engine:
             self.run(prepared, request)
         return found
 
-    def all_gather_bytes(self, blob: bytes, timeout_s: float, step_of: str) -> list[bytes]:
-        """The blobs of all ranks, by rank, of any lengths, as a step of another call."""
-        deadline = self.deadline(timeout_s)
-        lengths = self.all_gather(np.array([len(blob)], np.int64), deadline.left_s, step_of)[:, 0].tolist()
-        padded = np.zeros(max(lengths), np.uint8)
-        padded[: len(blob)] = np.frombuffer(blob, np.uint8)
-        rows = self.all_gather(padded, deadline.left_s, step_of)
-        return [row[:length].tobytes() for row, length in zip(rows, lengths, strict=True)]
-
     def _make(self, request: CallRequest, *, same: bool, registered: bool) -> PreparedCall:
         contract = get_collective(request.collective)
         root = contract.check_root(request.root, self.world_size)

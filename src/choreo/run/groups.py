@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from choreo.errors import CollectiveMismatch, RendezvousError, UsageError, excerpt
+from choreo.run.blobs import all_gather_blobs
 from choreo.run.connect import connect
 from choreo.run.connection import Connection
 from choreo.run.engine import Engine
@@ -92,7 +93,7 @@ class _GroupBootstrap:
 
     def exchange(self, blob: bytes, timeout_s: float) -> list[bytes]:
         """The blobs of the group's members."""
-        blobs = self._parent.all_gather_bytes(CONNECTING + blob, timeout_s, self._step_of)
+        blobs = all_gather_blobs(self._parent, CONNECTING + blob, timeout_s, self._step_of)
         _check_joined(blobs)
         return [blobs[rank][1:] for rank in self._ranks]
 
@@ -171,7 +172,7 @@ def _connect(parent: Engine, ranks: tuple[int, ...], timeout_s: float, step_of: 
 def _wait_for_all(parent: Engine, mine: bytes, timeout_s: float, step_of: str) -> list[bytes]:
     """How the ranks of the parent ended, once none of them is connecting."""
     while True:
-        blobs = parent.all_gather_bytes(mine, timeout_s, step_of)
+        blobs = all_gather_blobs(parent, mine, timeout_s, step_of)
         if not any(blob.startswith(CONNECTING) for blob in blobs):
             return blobs
 
@@ -194,7 +195,7 @@ def _check_ranks(parent: Engine, ranks: Sequence[int]) -> tuple[int, ...]:
 
 
 def _check_same(parent: Engine, mine: bytes, what: str, timeout_s: float) -> None:
-    for rank, theirs in enumerate(parent.all_gather_bytes(mine, timeout_s, what)):
+    for rank, theirs in enumerate(all_gather_blobs(parent, mine, timeout_s, what)):
         if theirs != mine:
             raise CollectiveMismatch(
                 f"{what}: rank {rank} asked for {theirs.decode()}, rank {parent.rank} for {mine.decode()}"

@@ -164,6 +164,30 @@ def test_an_object_that_is_replaced_on_the_way(two_hosts: Hosts, network: str) -
             assert after[0] == "", after
 
 
+def told(comm: Communicator, talk: Pipe) -> list[Any]:
+    """On a plain network a length is changed, and what the ranks of a group tell each other."""
+    found = []
+    comm.close()
+    relay.begin(Plan())
+    with choreo.init(network="plain") as fresh:
+        for call in (fresh.all_gather_object, fresh.new_group):
+            arm(talk, Plan(("streams",), UP, CHANGES["flipped"], at_least_bytes=40))
+            found.append(failure_of(call, [0, 1]))
+            relay.begin(Plan())
+            assert fresh.all_gather_object(fresh.rank) == [0, 1]
+    return found
+
+
+def test_what_ranks_tell_each_other_is_authenticated_on_a_plain_network(two_hosts: Hosts) -> None:
+    with NetworkJob(two_hosts, (0, 1), told, before=in_the_middle) as job:
+        for _ in range(2):
+            go_when_armed(job)
+        ranks = values(job.ended())
+    for found in ranks:
+        assert [kind for kind, _, _ in found] == ["PeerFailure"] * 2, found
+        assert all("what rank 1 " in text and "sent arrived altered" in text for _, _, text in found), found
+
+
 def control(comm: Communicator, talk: Pipe, names: list[str]) -> list[Any]:
     """Progress frames, the only ones while all is well, are changed; and a connection is cut."""
     found = []

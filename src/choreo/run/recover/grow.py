@@ -23,6 +23,7 @@ from choreo.errors import (
     UsageError,
     excerpt,
 )
+from choreo.run.blobs import all_gather_blobs
 from choreo.run.connection import Connection
 from choreo.run.engine import Engine
 from choreo.run.recover.commit import OK, check_all_ok, connect_and_commit, error_blob, own_network_config
@@ -173,7 +174,7 @@ class _GrowBootstrap:
             except JoinError as error:
                 blobs = [error_blob(str(error))]
         try:
-            lists = self._engine.all_gather_bytes(_join(blobs), self._deadline.left_s + EXTRA_S, "grow")
+            lists = all_gather_blobs(self._engine, _join(blobs), self._deadline.left_s + EXTRA_S, "grow")
             old, new = _split(lists, self._admitting)
             if self.server is not None and new:
                 self.server.distribute([*old, *new])
