@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -185,6 +186,31 @@ def test_a_damaged_store_is_a_sentence_and_stays_as_it_is(tmp_path: Path, conten
     assert (tmp_path / DATABASE).read_bytes() == content
 
 
+ENDLESS = "with recursive n(i) as (select 1 union all select i + 1 from n) select i from n"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "drop table task",
+        f"drop table task; create view task as {ENDLESS}",
+        "alter table prediction add column more text",
+        "drop table artifact; create table artifact (a, b)",
+        "pragma user_version = 0",
+        "create trigger no before insert on run begin select raise(abort, 'no'); end",
+    ],
+)
+def test_tables_that_another_program_changed_are_a_sentence(tmp_path: Path, change: str) -> None:
+    Store(tmp_path).close()
+    with closing(sqlite3.connect(tmp_path / DATABASE)) as connection:
+        connection.executescript(f"pragma foreign_keys = off; {change}")
+    with pytest.raises(choreo.StoreError, match="is damaged"), Store(tmp_path) as store:
+        store.begin("price", [])
+    if "trigger" not in change:
+        with pytest.raises(choreo.StoreError, match="is damaged"):
+            connect_read_only(tmp_path)
+
+
 def test_damage_in_the_middle_is_a_sentence(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         run = store.begin("price", [])
@@ -295,7 +321,7 @@ def test_a_script_more_keeps_every_row_and_one_that_fails_changes_nothing(
 
     added = "alter table run add column note text; update run set note = 'as it was'"
     with_scripts(added, "alter table run add column other text; insert into nowhere values (1)")
-    with pytest.raises(sqlite3.OperationalError, match="nowhere"):
+    with pytest.raises(choreo.StoreError, match="nowhere"):
         Store(tmp_path)
     assert content(tmp_path) == before
     with_scripts(added)

@@ -6,14 +6,15 @@ import sqlite3
 import statistics
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from choreo.errors import StoreError, shown
 from choreo.record.store.schema import VERSION, VIEWS
 
-__all__ = ["PATIENCE_S", "check_version", "explained", "make_views", "marks", "patiently"]
+__all__ = ["PATIENCE_S", "check_tables", "check_version", "explained", "make_views", "marks", "patiently"]
 
 PATIENCE_S = 60.0  # how long to wait for other writers
 # (SQLite's message, our message)
@@ -80,6 +81,29 @@ def patiently(connection: sqlite3.Connection, statement: str) -> None:
             return
 
 
+def check_tables(connection: sqlite3.Connection, file: Path, scripts: tuple[str, ...]) -> None:
+    """Refuse a store whose tables are not those that these scripts make."""
+    for table, columns in _tables_of(scripts).items():
+        is_table = connection.execute("select 1 from sqlite_master where type = 'table' and name = ?", (table,))
+        if not is_table.fetchall() or _columns(connection, table) != columns:
+            raise StoreError(
+                f"{shown(file)} is damaged: its table {table} is not as Choreo made it; move it away, or give another "
+                "folder with --store DIR"
+            )
+
+
+@lru_cache(maxsize=4)
+def _tables_of(scripts: tuple[str, ...]) -> dict[str, list[tuple[str, str]]]:
+    with closing(sqlite3.connect(":memory:")) as made:
+        made.executescript(";".join(scripts))
+        names = [name for (name,) in made.execute("select name from sqlite_master where type = 'table'")]
+        return {name: _columns(made, name) for name in names}
+
+
+def _columns(connection: sqlite3.Connection, table: str) -> list[tuple[str, str]]:
+    return [(name, kind) for _, name, kind, *_ in connection.execute(f"pragma table_info({table})")]
+
+
 @contextmanager
 def explained(file: Path, *, reading: bool = False) -> Iterator[None]:
     """SQLite's errors as sentences. While `reading`, an attempt to write is the query's mistake."""
@@ -88,6 +112,8 @@ def explained(file: Path, *, reading: bool = False) -> Iterator[None]:
     except sqlite3.DatabaseError as error:
         name = getattr(error, "sqlite_errorname", None) or ""
         sentence = next((text for start, text in TROUBLES if name.startswith(start)), None)
-        if sentence is None or (reading and name.startswith("SQLITE_READONLY")):
+        if reading and (sentence is None or name.startswith("SQLITE_READONLY")):
             raise
+        if sentence is None:  # our own statements have no mistakes
+            sentence = f"is damaged, or another program has changed it ({error}); move it away, or give --store DIR"
         raise StoreError(f"{shown(file)}{':' if sentence.startswith('the ') else ''} {sentence}") from error

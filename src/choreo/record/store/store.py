@@ -22,7 +22,15 @@ from choreo import __version__
 from choreo.errors import StoreError, shown
 from choreo.files import is_file
 from choreo.record.case import Case, Constants, Measured, Predicted, canonical
-from choreo.record.store.connection import PATIENCE_S, check_version, explained, make_views, marks, patiently
+from choreo.record.store.connection import (
+    PATIENCE_S,
+    check_tables,
+    check_version,
+    explained,
+    make_views,
+    marks,
+    patiently,
+)
 from choreo.record.store.machine import Machine, this_machine
 from choreo.record.store.place import DATABASE, check_local, store_path
 from choreo.record.store.provenance import code_hash, commit_here
@@ -198,6 +206,7 @@ class Store:
                         connection.execute(statement)
                     connection.execute(f"pragma user_version = {number}")
                 connection.execute(f"pragma application_id = {APPLICATION}")
+        check_tables(connection, self.file, tuple(MIGRATIONS))
         make_views(connection)
 
     def _case(self, connection: sqlite3.Connection, case: Case) -> int:
@@ -271,6 +280,11 @@ def connect_read_only(folder: Path) -> sqlite3.Connection:
             connection.close()
             Store(folder).close()  # brings it to this version
             return connect_read_only(folder)
+        try:
+            check_tables(connection, file, tuple(MIGRATIONS))
+        except BaseException:
+            connection.close()
+            raise
         make_views(connection)
         connection.execute("pragma query_only = on")
         connection.set_authorizer(_refuse_attach)
