@@ -69,6 +69,7 @@ class Connection:
     survive: tuple[int, float] | None = None  # the `survive=True` call in progress, and its deadline
     growth: str = ""  # the topic on which the ranks decide whether a `grow` has replaced this connection
     growths: int = 0  # how many have come that far
+    attempts: int = 0  # to shrink it: each has topics of its own, and what was decided stays
     closed: bool = False
 
     def __post_init__(self) -> None:

@@ -68,7 +68,7 @@ class _SurvivorBootstrap:
         # The ranks that decided may have read a status from another host that is still on its way to this rank.
         late, _ = _wait(detector, self._members, has_published, timeout_s, one_is_ahead)
         statuses = [detector.status_of(rank) for rank in self._members]  # once: they may go on meanwhile
-        if late or any(status.attempt > self._attempt for status in statuses):
+        if late or any(status.attempt > self._attempt or len(status.blobs) <= number for status in statuses):
             # Other ranks have aborted the next exchange of this attempt, and the decision on it says why.
             self._settle(number + 1, late, ok=False)
         return [status.blobs[number] for status in statuses]
@@ -107,10 +107,12 @@ def shrink(connection: Connection, timeout_s: float = SHRINK_S) -> tuple[Connect
     if connection.rank in failed:
         connection.check_not_ended()
     reason = ""
-    for attempt in range(ATTEMPTS):
+    # A rank that has made fewer attempts than the others catches up: what they decided is there.
+    for attempt in range(connection.attempts, connection.attempts + ATTEMPTS):
+        connection.attempts = attempt + 1
         members = _decide_members(connection, failed, attempt, timeout_s)
         # Far hosts may need longer to connect than a short `timeout_s`, so each attempt has twice as long.
-        connect_s = max(timeout_s, min(timeout_s * 2**attempt, SHRINK_S))
+        connect_s = max(timeout_s, min(timeout_s * 2.0 ** min(attempt, 30), SHRINK_S))
         bootstrap = _SurvivorBootstrap(connection, members, attempt, connect_s)
         name, rule = secrets.token_hex(6), connection.consensus.quorum.rule
         try:
