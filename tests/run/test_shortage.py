@@ -10,6 +10,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,7 @@ from choreo.run.execute.constants import default_constants
 from choreo.run.execute.processes import ended_processes
 from choreo.run.messages.point_to_point import PointToPoint
 from choreo.run.recover import shrink
+from choreo.run.transport import shortage
 from tests.helpers.network.hosts import NetworkJob, hosts, why_no_hosts
 from tests.helpers.ranks.faults import Ended, Job, Pipe, eventually, names_held, values
 from tests.helpers.ranks.launch import command
@@ -355,6 +357,38 @@ def test_a_thread_that_cannot_start_is_an_error_each_time() -> None:
     assert len(ended.value) == 6
     for told in ended.value:
         assert "cannot be started: Cannot allocate memory; allow more (ulimit -u, ulimit -v" in told
+
+
+def test_a_thread_that_never_begins_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may find no memory for itself, and then nobody hears of it."""
+    monkeypatch.setattr(shortage, "START_S", 0.1)
+    for name in ("_start_new_thread", "_start_joinable_thread"):
+        monkeypatch.setattr(threading, name, lambda *_, **__: 0, raising=False)
+    with pytest.raises(ChoreoError, match="the thread for a test cannot be started: it does not begin; allow more"):
+        shortage.start_thread(lambda: None, "test", "a test")
+
+
+def fails_to_introduce(comm: Communicator, talk: Pipe) -> int:
+    """Rank 1 is short of descriptors just when the new communicator is set up."""
+    failed: list[int] = []
+    real = PointToPoint.__init__
+
+    def short(self: PointToPoint, *args: Any) -> None:
+        if comm.rank == 1 and len(failed) < 2:
+            failed.append(1)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        real(self, *args)
+
+    with pytest.MonkeyPatch().context() as patch:
+        patch.setattr(PointToPoint, "__init__", short)
+        after = comm.shrink()
+    assert comm.rank != 1 or len(failed) == 2
+    return int(after.all_reduce(np.ones(1))[0])
+
+
+def test_a_shortage_while_the_next_communicator_is_set_up_ends_nothing() -> None:
+    with Job(3, fails_to_introduce) as job:
+        assert values(job.ended()) == [3, 3, 3]
 
 
 def test_a_launcher_with_few_descriptors_says_so() -> None:

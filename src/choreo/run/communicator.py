@@ -35,6 +35,7 @@ from choreo.run.stats import Traffic
 __all__ = ["DEFAULT_TIMEOUT_S", "Communicator"]
 
 DEFAULT_TIMEOUT_S = 300.0
+RETRIES = 5  # of setting up a communicator that replaces another
 ABORT_S = 10.0  # how long a thread may take to leave a call that was aborted
 
 
@@ -81,7 +82,7 @@ class Communicator(ObjectCalls, MessageCalls, RecoverCalls):
             undo.callback(engine.close)
             try:
                 self._introduce(connection, undo)
-            except PeerFailure:  # the connection is still needed to shrink it
+            except ChoreoError:  # the connection may be needed to shrink it
                 raise
             except BaseException:
                 undo.callback(connection.close)
@@ -290,6 +291,7 @@ class Communicator(ObjectCalls, MessageCalls, RecoverCalls):
             debug=engine.debug,
             shrink_s=shrink_s,
             codec=self._codec,
+            retries=RETRIES,
         )
 
     def _move_to(self, connection: Connection, members: tuple[int, ...]) -> None:
@@ -300,9 +302,15 @@ class Communicator(ObjectCalls, MessageCalls, RecoverCalls):
         engine.close()
         chooser, debug = engine.chooser.for_ranks(len(ranks)), engine.debug
         self._admits = None
-        self.__init__(  # type: ignore[misc]
-            connection, chooser, timeout_s=self.timeout_s, debug=debug, ranks=ranks, codec=self._codec
-        )
+        try:
+            self.__init__(  # type: ignore[misc]
+                connection, chooser, timeout_s=self.timeout_s, debug=debug, ranks=ranks, codec=self._codec
+            )
+        except PeerFailure:  # to be shrunk again
+            raise
+        except ChoreoError:
+            connection.close()
+            raise
 
     def _retire(self, reason: CommunicatorClosed) -> None:
         """Release everything. From now on every call raises this reason."""
@@ -338,15 +346,24 @@ def form_communicator(
     debug: bool | None = None,
     shrink_s: float = SHRINK_S,
     codec: Codec | None = PICKLE,
+    retries: int = 0,
 ) -> Communicator:
-    """A communicator on a new connection. Ranks that are lost during setup are left out."""
+    """A communicator on a new connection. Ranks that are lost during setup are left out.
+
+    If a rank is short of something, all ranks raise that, unless they may try again: then they connect anew.
+    """
     while True:
         is_first_here = bool(connection.remote[: connection.rank].all())
         remember_addresses((peer.address for peer in connection.peers), write=is_first_here)
         try:
             fitting = chooser.for_ranks(connection.world_size)
             return Communicator(connection, fitting, timeout_s=timeout_s, debug=debug, ranks=ranks, codec=codec)
-        except PeerFailure:
+        except ChoreoError as error:
+            if not isinstance(error, PeerFailure):
+                if not retries or isinstance(error, CommunicatorClosed):
+                    connection.close()
+                    raise
+                retries -= 1
             try:
                 successor, members = shrink(connection, shrink_s)
             except BaseException:

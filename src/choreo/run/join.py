@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 from choreo.errors import JoinError, RendezvousError
-from choreo.run.communicator import Communicator, form_communicator
+from choreo.run.communicator import RETRIES, Communicator, form_communicator
 from choreo.run.execute.choice import Chooser
 from choreo.run.object_calls import Codec, choose_codec
 from choreo.run.recover.commit import OK, check_all_ok, connect_and_commit, error_blob, own_network_config
@@ -83,7 +83,9 @@ def join(
         finally:
             connection.close()
     chooser = Chooser.from_json(admission.chooser.encode(), made.world_size)
-    return form_communicator(made, chooser, admission.ranks, timeout_s=admission.timeout_s, codec=objects)
+    return form_communicator(
+        made, chooser, admission.ranks, timeout_s=admission.timeout_s, codec=objects, retries=RETRIES
+    )
 
 
 def _request_admission(

@@ -17,10 +17,11 @@ MEMBERS = "members "  # prefix of the topics "which ranks stay in the next commu
 
 
 class Outcome(msgspec.Struct, array_like=True):
-    """What ranks decide when they build a new communicator: whether a step succeeded, and which ranks were lost."""
+    """What ranks decide when they build a new communicator: whether a step succeeded, whom they lost, and why."""
 
     ok: bool
     lost: tuple[int, ...] = ()
+    why: str = ""
 
 
 class Consensus:

@@ -23,16 +23,17 @@ SHRINK_S = 30.0
 COMMIT = EXCHANGES - 1  # once this exchange has succeeded, the old connection has its successor
 PAUSE_S = 0.002
 UNRESPONSIVE_S = 0.5  # after which a rank that is stopped or cut off is not waited for
+MAX_REASON, MAX_NAMED = 400, 64  # characters, and ranks: a decision fits into an entry of the ledger
 ATTEMPTS = 100
 SHRUNK = CommunicatorClosed("this communicator was shrunk; use the one that shrink() returned")
 
 
 class _AbortedError(Exception):
-    """An attempt was given up because these ranks were lost."""
+    """An attempt was given up because these ranks were lost, or because one could not go on."""
 
-    def __init__(self, lost: frozenset[int]) -> None:
+    def __init__(self, lost: frozenset[int], why: str) -> None:
         super().__init__(f"ranks {sorted(lost)} were lost")
-        self.lost = lost
+        self.lost, self.why = lost, why
 
 
 class _SurvivorBootstrap:
@@ -73,21 +74,22 @@ class _SurvivorBootstrap:
             self._settle(number + 1, late, ok=False)
         return [status.blobs[number] for status in statuses]
 
-    def abort(self) -> None:
+    def abort(self, why: str) -> None:
         """Make the others abort the exchange that comes next, unless they have completed the last."""
         if len(self._blobs) <= COMMIT:
-            self._settle(len(self._blobs), self._detector.dead() & set(self._members), ok=False)
+            self._settle(len(self._blobs), self._detector.dead() & set(self._members), ok=False, why=why)
 
-    def _settle(self, number: int, lost: frozenset[int], *, ok: bool) -> None:
+    def _settle(self, number: int, lost: frozenset[int], *, ok: bool, why: str = "") -> None:
         """Decide whether an exchange succeeded."""
-        proposal = Outcome(ok and not lost, tuple(sorted(lost)))
+        why = why.encode("ascii", "replace").decode()[:MAX_REASON] if len(lost) < MAX_NAMED else ""
+        proposal = Outcome(ok and not lost, tuple(sorted(lost)), why)
         outcome = self._consensus.decide_outcome(
             self._topic(number), proposal, lambda rank: rank in self._members, self._timeout_s
         )
         if outcome is None:
             raise _end(self._connection, minority_error)
         if not outcome.ok:
-            raise _AbortedError(frozenset(outcome.lost))
+            raise _AbortedError(frozenset(outcome.lost), outcome.why)
 
     def _topic(self, number: int) -> str:
         return f"exchange {self._attempt} {number}"
@@ -118,6 +120,7 @@ def shrink(connection: Connection, timeout_s: float = SHRINK_S) -> tuple[Connect
         try:
             made = connect(bootstrap, name, connection.host, connect_s, connection.network, quorum=rule)
         except _AbortedError as error:
+            reason = error.why or reason
             failed = everyone - set(members) | error.lost
             continue
         except CommunicatorClosed:
@@ -125,9 +128,9 @@ def shrink(connection: Connection, timeout_s: float = SHRINK_S) -> tuple[Connect
         except (OSError, ChoreoError) as error:
             # A rank has died, or has given up this attempt: its segment is gone, or it does not answer. Or this rank
             # is short of something.
-            reason = f": {error}"
+            reason = str(error)
             try:
-                bootstrap.abort()
+                bootstrap.abort(f"{connection.peers[connection.rank]}: {error}")
             except _AbortedError as error:
                 failed = everyone - set(members) | error.lost
                 continue
@@ -135,7 +138,8 @@ def shrink(connection: Connection, timeout_s: float = SHRINK_S) -> tuple[Connect
             raise _end(connection, excluded_error) from None
         connection.close(SHRUNK)
         return made, members
-    raise PeerFailure(f"no communicator of ranks {members} could be built in {ATTEMPTS} attempts{reason}", ranks=failed)
+    told = f"no communicator of ranks {members} could be built in {ATTEMPTS} attempts"
+    raise PeerFailure(f"{told}: {reason}" if reason else told, ranks=failed)
 
 
 def _settle_growth(connection: Connection, timeout_s: float) -> None:

@@ -19,6 +19,21 @@ __all__ = ["SHORT", "check_room", "no_room", "start_thread", "why"]
 SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ENOSPC})
 
 DEFAULT_STACK_BYTES, SPARE_BYTES = 8 << 20, 4 << 20
+START_S = 20.0  # in which a thread begins
+
+
+class _Started(threading.Event):
+    """What `Thread.start` waits for; if the thread finds no memory when it begins, that never comes."""
+
+    given_up = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if super().wait(START_S if timeout is None else timeout):
+            return True
+        self.given_up = timeout is None
+        if self.given_up:
+            raise RuntimeError("it does not begin")
+        return False
 
 
 def why(error: OSError) -> str:
@@ -66,9 +81,11 @@ def start_thread(target: Callable[[], object], name: str, purpose: str) -> threa
 
     >>> start_thread(lambda: None, "example", "an example").join()
     """
-    thread = threading.Thread(target=target, name=name, daemon=True)
+    started = _Started()
+    thread = threading.Thread(target=lambda: None if started.given_up else target(), name=name, daemon=True)
+    thread._started = started  # type: ignore[attr-defined]
     try:
-        # Python waits for ever for a thread that begins and finds no memory, so there must be more than its stack.
+        # There must be more than a stack, or the thread ends as it begins.
         mmap.mmap(-1, _stack_bytes() + SPARE_BYTES).close()
         thread.start()
     except (RuntimeError, MemoryError, OSError) as error:
