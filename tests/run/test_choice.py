@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +25,22 @@ Array = npt.NDArray[Any]
 
 def explained(comm: Communicator) -> str:
     return comm.explain("all_reduce", 1 << 20)
+
+
+def test_choosing_imports_nothing_heavy() -> None:
+    """It happens inside a rank's first call: a second of imports there would be a second of the first step."""
+    code = (
+        "import sys\n"
+        "from choreo.collectives import COLLECTIVES\n"
+        "from choreo.run.execute.choice import Chooser\n"
+        "from choreo.run.execute.constants import default_constants\n"
+        "for ranks in range(2, 10):\n"
+        "    for name in COLLECTIVES:\n"
+        "        Chooser(ranks, default_constants(), {}).choose(name, 4096)\n"
+        "print([name for name in ('scipy', 'torch', 'networkx') if name in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "[]\n"
 
 
 def test_explain(jobs: Callable[[int], Job]) -> None:

@@ -95,11 +95,9 @@ def rounds_of(traffic: Floats) -> Iterator[tuple[Ints, float]]:
     >>> [(to.tolist(), amount) for to, amount in rounds_of(np.array([[0.0, 2.0], [1.0, 0.0]]))]
     [([1, 0], 2.0)]
     """
-    count = len(traffic)
-    apart = ~np.eye(count, dtype=bool)
-    if count > 1 and np.ptp(traffic[apart]) == 0 and not traffic.diagonal().any():
-        for shift in range(1, count):  # equal traffic: rotations
-            yield (np.arange(count) + shift) % count, float(traffic[0, 1])
+    everybody, even = np.arange(len(traffic)), float(traffic[0, -1])
+    if even and np.array_equal(traffic, even * ~np.eye(len(traffic), dtype=bool)):  # all have as much for all others
+        yield from (((everybody + turn) % len(traffic), even) for turn in range(1, len(traffic)))
         return
     from scipy.optimize import linear_sum_assignment
 
@@ -111,7 +109,6 @@ def rounds_of(traffic: Floats) -> Iterator[tuple[Ints, float]]:
         left[here, there] += filled
         rows[here] -= filled
         columns[there] -= filled
-    everybody = np.arange(len(left))
     while float(left.sum(axis=1).max()) > LEAST_ROUND * most:
         # Among the permutations over the remaining traffic take the one with the greatest product: its round is long.
         to = np.asarray(linear_sum_assignment(-np.log(np.maximum(left, LEAST_ROUND**2 * most)))[1], np.int64)
