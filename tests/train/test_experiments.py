@@ -112,11 +112,12 @@ def test_a_loss_that_is_no_number_is_reported_with_its_worker() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"data_parallel": "star"}, "data_parallel must be all-reduce, ring, partitioned"),
+        ({"data_parallel": "star"}, "data_parallel must be one of all-reduce, ring, partitioned"),
         ({"servers": 2}, "--servers is for --data-parallel async-parameter-server, not for all-reduce"),
         ({"data_parallel": "ring", "staleness": 0}, "--staleness is for"),
         ({"data_parallel": "ring", "backend": "gloo"}, "chooses the algorithm, which --backend gloo does by itself"),
         ({"data_parallel": "ring", "plan": plan(dp=2, zero=1)}, "--zero 1 sums them by reduce_scatter"),
+        ({"data_parallel": "ring", "plan": plan(tp=2)}, "between replicas, and tp2 mb1 fp32 has one; use --dp 2"),
         ({"data_parallel": ASYNC_PARAMETER_SERVER, "servers": 0}, "at least one server"),
         ({"data_parallel": ASYNC_PARAMETER_SERVER, "staleness": -1}, "staleness of 0 or more, not 1 and -1"),
         ({"data_parallel": ASYNC_PARAMETER_SERVER, "plan": plan(tp=2)}, r"replicas alone \(--dp 2\), not for tp2"),

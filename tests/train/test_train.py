@@ -227,6 +227,35 @@ def test_a_model_that_does_not_fit_is_reported_with_what_would(pretended: list[T
         choreo.train("llama3-405b", ranks=1)
 
 
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        ("dlrm", {"ranks": 2}),
+        ("llama3-8b", {"ranks": 2, "scale": 0.9}),  # a factor of the model, not of what was refused
+        ("mixtral-8x7b", {"plan": Plan(dp=4, ep=4, precision="fp32")}),
+        ("llama3-8b", {"plan": Plan(tp=4, precision="fp32")}),  # smaller ones have too few key-value heads
+    ],
+)
+def test_the_scale_that_is_proposed_is_taken(
+    pretended: list[TrainConfig], monkeypatch: pytest.MonkeyPatch, model: str, options: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("choreo.train.check.available_bytes", lambda: 20e9)
+    with pytest.raises(UsageError, match="does not fit this machine") as caught:
+        choreo.train(model, **options)
+    scale = str(caught.value).partition("--scale ")[2].partition(" ")[0]
+    choreo.train(model, **options | {"scale": scale})
+    assert len(pretended) == 1
+
+
+def test_experts_are_on_one_rank_each(pretended: list[TrainConfig], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four copies of the experts would not fit, where one does."""
+    monkeypatch.setattr("choreo.train.check.available_bytes", lambda: 12e9)
+    with pytest.raises(UsageError, match="does not fit this machine"):
+        choreo.train("gpt-oss-20b", scale=0.3, plan=Plan(dp=4, precision="fp32"))
+    choreo.train("gpt-oss-20b", scale=0.3, plan=Plan(dp=4, ep=4, precision="fp32"))
+    assert len(pretended) == 1
+
+
 def test_zero_is_named_only_where_the_model_would_fit(
     pretended: list[TrainConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,12 +127,12 @@ def test_a_plan_that_can_be_run() -> None:
         (
             Plan(dp=2, tp=1, cp=256),
             GPT,
-            "seq 2000 is not divisible by cp 256 = 256; use a seq of 2048",
+            "seq 2000 is not divisible by cp 256; use a seq of 2048",
         ),
         (
             Plan(dp=16, tp=32, sequence_parallel=True),
             GPT,
-            "seq 2000 is not divisible by cp 1 × tp 32 (sequence parallel) = 32; use a seq of 1984",
+            "seq 2000 is not divisible by cp 1 × tp 32 = 32 (sequence parallel); use a seq of 1984",
         ),
     ],
 )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
+
 from choreo.errors import PlanError, UsageError
 from choreo.plan.memory.memory import model_state_bytes
 from choreo.plan.software import get_software
@@ -9,18 +12,22 @@ from choreo.train.config import TrainConfig
 from choreo.train.data.text import SYNTHETIC, open_text
 from choreo.train.experiments.kinds import ALL_REDUCE
 from choreo.train.rank.memory import available_bytes
+from choreo.train.scale import TINY, scaled
 from choreo.units import format_bytes
-from choreo.workload import ConvNet, Model, Recommender
+from choreo.workload import ConvNet, Model, Recommender, Workload
 
 __all__ = ["check_config"]
 
 PRECISIONS = ("fp32", "bf16")
 BACKENDS = ("choreo", "gloo")
 DEVICES = ("cpu", "cuda")
+ROOM_FOR_STATE = 0.8  # of free memory, in a model that is proposed; the rest is for activations
 
 
-def check_config(config: TrainConfig, ranks: int) -> None:
+def check_config(config: TrainConfig, ranks: int, whole: Workload | None = None) -> None:
     """Refuse what cannot be trained by this many ranks of a plan, not counting servers.
+
+    `whole` is the model before it was scaled.
 
     >>> from choreo.workload import Plan, get_model
     >>> check_config(TrainConfig(get_model("gpt2-124m"), Plan(dp=3, precision="fp32"), global_batch=3), 2)
@@ -29,13 +36,16 @@ def check_config(config: TrainConfig, ranks: int) -> None:
     choreo.errors.PlanError: dp 3 × tp 1 × pp 1 × cp 1 is 3 devices, not 2; dp 2 would
     """
     _check_options(config)
-    model = config.model
-    if isinstance(model, Model):
-        _check_transformer(config, model, ranks)
+    _check_model(config, ranks)
+    if not config.on:
+        _check_memory(config, whole or config.model)
+
+
+def _check_model(config: TrainConfig, ranks: int) -> None:
+    if isinstance(config.model, Model):
+        _check_transformer(config, config.model, ranks)
     else:
         _check_replicas(config, ranks)
-    if not config.on:
-        _check_memory(config)
 
 
 def _check_options(config: TrainConfig) -> None:
@@ -98,22 +108,47 @@ def _check_transformer(config: TrainConfig, model: Model, ranks: int) -> None:
         )
 
 
-def _check_memory(config: TrainConfig) -> None:
-    model, plan = config.model, config.plan
-    each = model.parameters / (plan.tp * plan.pp)
-    if isinstance(model, Recommender):
-        each = model.dense_parameters + model.embedding_parameters / plan.dp
-
-    def needed(zero: int) -> float:
-        state = sum(model_state_bytes(each, plan.dp * plan.cp, zero, get_software("torch-eager"), "fp32"))
-        return float(state) * config.ranks
-
+def _check_memory(config: TrainConfig, whole: Workload) -> None:
     there = available_bytes()
-    if config.device == "cpu" and there and needed(plan.zero) > there:
-        scale = max(0.001, (there / needed(plan.zero)) ** (1 / 3) * 0.8)
-        shared = "; so would --zero 3, which cuts it over the replicas" if needed(3) <= there else ""
+    if config.device != "cpu" or not there:
+        return
+    model, plan, needed = config.model, config.plan, _state_bytes(config)
+    if needed > there:
+        scale = _scale_that_fits(config, whole, ROOM_FOR_STATE * there)
+        cut = replace(config, plan=replace(plan, zero=3))
+        shared = "; so would --zero 3, which cuts it over the replicas" if _state_bytes(cut) <= there else ""
         raise UsageError(
             f"{model.name} does not fit this machine: parameters, gradients and Adam's state of {config.ranks} ranks "
-            f"take {format_bytes(needed(plan.zero), binary=False)}, and {format_bytes(there, binary=False)} are free; "
-            f"--scale {scale:.2g} would fit{shared}"
+            f"take {format_bytes(needed, binary=False)}, and {format_bytes(there, binary=False)} are free; "
+            f"--scale {scale} would fit{shared}"
         )
+
+
+def _state_bytes(config: TrainConfig) -> float:
+    """Parameters, gradients and Adam's state of all ranks."""
+    model, plan = config.model, config.plan
+    held = {plan.dp * plan.cp: model.parameters / (plan.tp * plan.pp)}  # by the ranks that have the same
+    if isinstance(model, Recommender):
+        held = {plan.dp: model.dense_parameters + model.embedding_parameters / plan.dp}
+    elif isinstance(model, Model) and model.experts:
+        experts = model.moe_layers * model.experts * model.mlp_parameters(model.expert_ffn)
+        held = {plan.dp * plan.cp: (model.parameters - experts) / (plan.tp * plan.pp)}
+        owners = plan.ep * (plan.etp or plan.tp)
+        same = plan.dp * plan.cp * plan.tp // owners
+        held[same] = held.get(same, 0.0) + experts / (owners * plan.pp)
+    software = get_software("torch-eager")
+    each = sum(
+        float(part) for same, one in held.items() for part in model_state_bytes(one, same, plan.zero, software, "fp32")
+    )
+    return each * config.ranks
+
+
+def _scale_that_fits(config: TrainConfig, whole: Workload, there: float) -> str:
+    """The largest factor of two digits at which the same plan can train the model in so many bytes."""
+    for factor in (*range(990, 99, -10), *range(99, 0, -1)):
+        small = replace(config, model=scaled(whole, factor / 1000))
+        if _state_bytes(small) <= there:
+            with suppress(UsageError):
+                _check_model(small, config.plan.gpus)
+                return f"{factor / 1000:g}"
+    return TINY

@@ -81,7 +81,8 @@ def train(
     """
     if importlib.util.find_spec("torch") is None:
         raise UsageError("training needs PyTorch, which is not installed here: pip install 'choreo[torch]'")
-    workload = scaled(get_workload(model), scale)
+    whole = get_workload(model)
+    workload = scaled(whole, scale)
     if isinstance(workload, Model):  # the trained model attends to every earlier token, and predicts one token
         workload = replace(workload, window=0, full_every=0, chunked=False, mtp_layers=0)
     ranks = check_ranks(ranks if ranks is not None else plan.gpus if plan is not None else 1)
@@ -118,7 +119,7 @@ def train(
         servers,
         staleness,
     )
-    check_config(config, ranks)
+    check_config(config, ranks, whole)
     run = _run(config, on_step, on_note)
     return _checked(run, config) if check else run
 

@@ -31,11 +31,13 @@ def check_kind(
     (2, 2)
     """
     if kind not in KINDS:
-        raise UsageError(f"data_parallel must be {', '.join(KINDS)}, not {kind!r}")
+        raise UsageError(f"data_parallel must be one of {', '.join(KINDS)}, not {kind!r}")
     if kind != ASYNC_PARAMETER_SERVER:
         for name, value in (("servers", servers), ("staleness", staleness)):
             if value is not None:
                 raise UsageError(f"--{name} is for --data-parallel {ASYNC_PARAMETER_SERVER}, not for {kind}")
+        if kind != ALL_REDUCE and plan.dp == 1:
+            raise UsageError(f"--data-parallel {kind} is between replicas, and {plan} has one; use --dp 2 or more")
         if kind != ALL_REDUCE and backend != "choreo":
             raise UsageError(f"--data-parallel {kind} chooses the algorithm, which --backend {backend} does by itself")
         if kind != ALL_REDUCE and plan.zero:

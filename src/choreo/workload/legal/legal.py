@@ -156,9 +156,10 @@ def _tell_shards(request: Request, plan: Plan) -> str:
 def _tell_sequence(request: Request, plan: Plan) -> str:
     ways, factors = plan.cp, f"cp {plan.cp}"
     if request.seq % ways == 0:
-        ways, factors = plan.cp * plan.tp, f"cp {plan.cp} × tp {plan.tp} (sequence parallel)"
+        ways = plan.cp * plan.tp
+        factors = f"cp {plan.cp} × tp {plan.tp} = {ways} (sequence parallel)"
     near = max(1, round(request.seq / ways)) * ways
-    return f"seq {request.seq} is not divisible by {factors} = {ways}; use a seq of {near}"
+    return f"seq {request.seq} is not divisible by {factors}; use a seq of {near}"
 
 
 RULES = (
