@@ -73,7 +73,7 @@ def _allow_monitored_barrier(dist: Any) -> None:
     @functools.wraps(original)
     def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> Any:
         member = not dist.distributed_c10d._rank_not_in_group(group)
-        if not member or dist.get_backend(group) != NAME:
+        if not member or f"cpu:{NAME}" not in dist.get_backend_config(group).split(","):
             return original(group, timeout, wait_all_ranks)
         seconds = timedelta(seconds=timeout) if isinstance(timeout, int | float) else timeout
         return (group or dist.group.WORLD).monitored_barrier(seconds, wait_all_ranks=wait_all_ranks)

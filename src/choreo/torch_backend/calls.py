@@ -112,9 +112,10 @@ class Calls(dist.ProcessGroup):
         """The process group for a tensor that is not in CPU memory."""
         found = self.others.get(tensor.device.type)
         if found is None:
+            named = 'name one, as in init_process_group("cpu:choreo,cuda:nccl")'
             raise UsageError(
-                f"the tensor is on {tensor.device}, and this process group has no backend for it; name one, as in "
-                f'init_process_group("cpu:choreo,{tensor.device.type}:nccl")'
+                f"the tensor is on {tensor.device}, and this process group has no backend for it; "
+                f"{named if tensor.is_cuda else 'move it to the CPU'}"
             )
         return found
 
