@@ -129,7 +129,8 @@ class TrainingRun(Result):
         if self.device != "cpu" or self.core_wait < own + 0.1:
             return ""
         share = f"ranks waited for a core in {100 * self.core_wait:.0f} % of a step"
-        return f"{share}: other programs keep {counted(cores, 'core')} busy, which the prediction does not include"
+        unpredicted = ", which the prediction does not include" if self.predicted_parts else ""
+        return f"{share}: other programs keep {counted(cores, 'core')} busy{unpredicted}"
 
     def to_dict(self) -> dict[str, Any]:
         """The run, with its plan's fields and all steps."""

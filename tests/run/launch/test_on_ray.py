@@ -14,6 +14,7 @@ import pytest
 
 import choreo
 from choreo.run import on_ray
+from choreo.run.launch.on_ray.cluster import connected
 from choreo.run.launch.on_ray.script import launch_on_ray
 from tests.helpers.command import run_choreo
 from tests.helpers.ranks.ray_cluster import ray_cluster, ray_node
@@ -87,6 +88,37 @@ def test_a_job_that_does_not_fit_says_what_there_is(cluster: Any) -> None:
         on_ray(total, ranks=2, placement="anywhere")
     with pytest.raises(choreo.UsageError, match=r"1 to .* ranks, not 0"):
         on_ray(total, ranks=0)
+
+
+class NoCluster:
+    """Ray on a machine on which no cluster runs."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int | None]] = []
+
+    def is_initialized(self) -> bool:
+        return False
+
+    def init(self, address: str, num_cpus: int | None = None, **_: object) -> None:
+        self.asked.append((address, num_cpus))
+        if address != "local":
+            raise ConnectionError("there is none")
+
+    def shutdown(self) -> None:
+        pass
+
+
+def test_a_cluster_that_is_started_here_has_room_for_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    ray = NoCluster()
+    monkeypatch.setattr("choreo.run.launch.on_ray.cluster.load_ray", lambda: ray)
+    with connected(None, cpus=1000.5):
+        assert ray.asked == [("auto", None), ("local", 1001)]
+    with pytest.raises(choreo.RendezvousError, match=r"the Ray cluster at 10\.0\.0\.1:6379 cannot be"):
+        connected("10.0.0.1:6379", cpus=4).__enter__()
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")  # a cluster that is named is not replaced by one here
+    with pytest.raises(choreo.RendezvousError, match="cannot be reached: there is none"):
+        connected(None, cpus=4).__enter__()
 
 
 @pytest.mark.grid

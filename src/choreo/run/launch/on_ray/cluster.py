@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import math
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -30,18 +32,18 @@ def check_ranks(ranks: int) -> None:
 
 
 @contextmanager
-def connected(address: str | None, runtime_env: dict[str, Any] | None = None) -> Iterator[Any]:
+def connected(address: str | None, runtime_env: dict[str, Any] | None = None, cpus: float = 0) -> Iterator[Any]:
     """Ray, connected to a cluster: the one this process uses already, the one at `address`, or a local one.
 
-    `runtime_env` is what a new connection has the cluster sent.
+    `runtime_env` is what a new connection has the cluster sent. A cluster that is started here has room for `cpus`,
+    even where cores are fewer: ranks on one machine share them.
     """
     ray = load_ray()
     if ray.is_initialized():
         yield ray
         return
     try:
-        # Without an address, Ray takes the cluster that RAY_ADDRESS names or that runs here, or else starts one.
-        ray.init(address=address, log_to_driver=True, configure_logging=False, runtime_env=runtime_env)
+        _connect(ray, address, cpus, log_to_driver=True, configure_logging=False, runtime_env=runtime_env)
     except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
         where = "a local Ray cluster" if address is None else f"the Ray cluster at {address}"
         raise RendezvousError(f"{where} cannot be reached: {_first_line(error)}") from None
@@ -49,6 +51,16 @@ def connected(address: str | None, runtime_env: dict[str, Any] | None = None) ->
         yield ray
     finally:
         ray.shutdown()
+
+
+def _connect(ray: Any, address: str | None, cpus: float, **options: Any) -> None:
+    """Take the cluster that `address` or RAY_ADDRESS names, or that runs here, or else start one."""
+    try:
+        ray.init(address=address or "auto", **options)
+    except ConnectionError:
+        if address or os.environ.get("RAY_ADDRESS"):
+            raise
+        ray.init(address="local", num_cpus=max(os.cpu_count() or 1, math.ceil(cpus)), **options)
 
 
 @contextmanager
@@ -73,7 +85,7 @@ def _too_little(ray: Any, ranks: int, placement: str, resources: dict[str, float
     has = "; ".join(f"{total.get(name, 0):g} {name}, of which {free.get(name, 0):g} free" for name in resources)
     return (
         f"the Ray cluster has no place for {ranks} ranks of {each} each ({placement}) within {timeout_s:g} s: "
-        f"{nodes} nodes with {has}; ask for fewer ranks or less for each, or add nodes"
+        f"{nodes} {'node' if nodes == 1 else 'nodes'} with {has}; ask for fewer ranks or less for each, or add nodes"
     )
 
 

@@ -49,7 +49,7 @@ def on_ray(
     check_ranks(ranks)
     wanted, seconds = dict(resources or {"CPU": 1}), time_of(timeout, "timeout")
     with ExitStack() as stack:
-        ray = stack.enter_context(connected(address))
+        ray = stack.enter_context(connected(address, cpus=ranks * wanted.get("CPU", 0)))
         group = stack.enter_context(reserved(ray, ranks, placement, wanted, seconds))
         job = ActorJob(ray, group, wanted, dict(runtime_env or {}))
         stack.callback(job.kill)

@@ -51,7 +51,7 @@ def launch_on_ray(
     program = Module(name, arguments) if module else Script(Path(name), arguments)
     wanted = dict(resources or {"CPU": 1})
     with ExitStack() as stack:
-        ray = stack.enter_context(connected(address))
+        ray = stack.enter_context(connected(address, cpus=ranks * wanted.get("CPU", 0)))
         group = stack.enter_context(reserved(ray, ranks, placement, wanted, PLACE_S))
         job = ActorJob(ray, group, wanted, {})
         job.sealed = sealed
