@@ -232,3 +232,33 @@ def test_gpipe_keeps_the_logits_of_every_micro_batch() -> None:
     more_logits = 64 * (16_600 - 8_300)
     for schedule, kept in (("gpipe", 3 * 8 * more_logits), ("1f1b", 0.0)):
         assert activations(16_600, schedule) - activations(8_300, schedule) == pytest.approx(kept)
+
+
+def held(model: Model, global_batch: int) -> float:
+    return predict(TrainConfig(model, Plan(precision="fp32"), global_batch, seq=64)).memory_bytes
+
+
+def test_a_large_table_has_gradients_beside_those_that_are_kept() -> None:
+    """Measured with torch: three gradients of a table at once where it is also the output layer, and six later."""
+    table = 4 * 20_000 * MODEL.hidden
+    large = replace(MODEL, vocab=20_000, tied_embeddings=True)
+    apart = replace(large, tied_embeddings=False)
+    state = 4 * table  # parameters, gradients and two moments
+    assert held(large, 1) - (held(apart, 1) - state) == pytest.approx(2 * table)
+    # A second micro-batch adds to what the first has left; the rest of it is as with a small vocabulary.
+    further = held(MODEL, 2) - held(MODEL, 1)
+    assert held(apart, 2) - held(apart, 1) - further == pytest.approx(2 * table, rel=0.1)
+    # The room of logits that are larger than the table is room for its gradients.
+    few, many = (held(replace(large, hidden=width), 1) for width in (64, 68))
+    assert many - few > 2 * 4 * 20_000 * 64
+
+
+def test_the_gradients_of_a_tied_table_are_added() -> None:
+    large, device = replace(MODEL, vocab=20_000), processor()
+    apart_s, tied_s = (
+        predict(TrainConfig(replace(large, tied_embeddings=tied), Plan(precision="fp32"), 1, seq=64)).parts["compute"]
+        for tied in (False, True)
+    )
+    parameters = 20_000 * MODEL.hidden
+    filled, added = (float(device.memory_time(size * parameters, "elementwise")) for size in (4, 16))
+    assert tied_s - apart_s == pytest.approx(added - filled)

@@ -186,9 +186,18 @@ def message_s(batch: PlanBatch) -> Floats:
 
 
 def accumulation_s(batch: PlanBatch) -> Floats:
-    """Seconds per step and stage to accumulate the gradients of the micro-batches after the first."""
-    moved = batch.parameters * batch.job.software.further_moved
-    return (batch.micro_batches - 1) * batch.job.device.memory_time(moved, "elementwise") * (moved > 0)
+    """Seconds per step and stage to accumulate the gradients of the micro-batches after the first.
+
+    The gradient of the embedding is filled with zeros in every micro-batch, and added to that of the output layer where
+    both are one table.
+    """
+    model, further, time_s = batch.job.model, batch.job.software.further_moved, batch.job.device.memory_time
+    moved = batch.parameters * further
+    table = (batch.count("embedding") > 0) * (model.vocab * model.hidden / batch.columns["tp"])
+    tied = (batch.count("head") > 0) & model.tied_embeddings
+    filled = table * (further > 0) * (ZERO_BYTES + further * tied)
+    found = (batch.micro_batches - 1) * time_s(moved, "elementwise") * (moved > 0)
+    return np.asarray(found + batch.micro_batches * time_s(filled, "elementwise") * (filled > 0))
 
 
 def replica_host_s(batch: PlanBatch) -> Floats:

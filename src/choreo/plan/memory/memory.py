@@ -121,7 +121,7 @@ def _holes(batch: PlanBatch, activations: Floats, logits: Floats) -> Floats:
     gradients of a layer's activations, which are allocated before these are freed. Gradients of the first micro-batch
     lie where its activations were, so the next one needs new room. DDP builds its buckets a second time after the first
     step. ZeRO shards a model that was built whole, and has its shard in one piece. Where logits are larger than
-    everything else, smaller tensors take pieces of their room, and they need new room.
+    everything else, smaller tensors take pieces of their room, and they need new room. So do the gradients of a table.
     """
     zero, several = batch.columns["zero"], batch.replicas > 1
     whole = 4 * batch.parameters
@@ -135,7 +135,23 @@ def _holes(batch: PlanBatch, activations: Floats, logits: Floats) -> Floats:
     # With GPipe all other forwards are computed before there are gradients.
     gpipe = (batch.columns["schedule"] == GPIPE) & (batch.pp > 1)
     second = activations / np.where(gpipe, batch.micro_batches, 1)
-    return np.where(zero > 0, cut, buckets) + np.where(first, 0.0, second) + again + beyond
+    return np.where(zero > 0, cut, buckets) + np.where(first, 0.0, second) + again + beyond + _tables(batch)
+
+
+def _tables(batch: PlanBatch) -> Floats:
+    """Room for gradients of the embedding or output layer that are added to others, and for their sums.
+
+    Such a gradient is as large as the table, and needs new room unless the logits, freed before it, leave enough. A
+    further micro-batch adds its gradient to that of the first. Where one table is the embedding and the output layer,
+    its two gradients are added in each micro-batch.
+    """
+    model, columns = batch.job.model, batch.columns
+    table = 4 * model.vocab * model.hidden / columns["tp"]
+    heads, embeddings = batch.count("head") > 0, batch.count("embedding") > 0
+    tokens = columns["micro_batch"] * batch.job.seq / columns["cp"]
+    added = np.asarray(heads & embeddings & model.tied_embeddings, float) + (batch.micro_batches > 1)
+    needed = (heads | embeddings) & ~(heads & (tokens >= model.hidden))
+    return np.asarray(2 * added * table * needed)
 
 
 def _waiting(batch: PlanBatch) -> Floats:

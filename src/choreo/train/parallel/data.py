@@ -102,7 +102,8 @@ def finish_gradients(parameters: Iterable[Tensor], mesh: Mesh, *, by_hand: bool)
         flat = _flatten_dense_tensors(grads)
         dist.all_reduce(flat, group=group)
         for grad, value in zip(grads, _unflatten_dense_tensors(flat, grads), strict=True):
-            grad.copy_(value)
+            if grad.data_ptr() != value.data_ptr():  # one tensor is summed in place
+                grad.copy_(value)
 
 
 class Optimizers:
