@@ -55,6 +55,22 @@ WRITTEN = {
     "NVIDIA H20": "H20-96G-SXM",
     "NVIDIA L40S": "L40S-48G-PCIe",
     "A10": "A10-24G-PCIe",
+    "8xA10G": "A10G-24G",
+    "g5.48xlarge": "A10G-24G",
+    "NVIDIA RTX A6000": "RTX-A6000-48G-PCIe",
+    "RTX 6000 Ada": "RTX-6000-Ada-48G",
+    "GeForce RTX 5090": "RTX-5090-32G",
+    "NVIDIA L4": "L4-24G-PCIe",
+    "AMD Instinct MI250X": "MI250X-64G",
+    "Gaudi2": "Gaudi-2-96G",
+    "trn1.32xlarge": "Trainium-1-32G",
+    "TPU v5 lite": "TPU-v5e",
+    "v5litepod-256": "TPU-v5e",
+    "Ironwood": "TPU-v7",
+    "p4d.24xlarge (EFA)": "A100-40G-SXM",
+    "p5.48xlarge": "H100-80G-SXM",
+    "Standard_ND96isr_H100_v5": "H100-80G-SXM",
+    "H100x8": "H100-80G-SXM",
     "NVIDIA GeForce RTX 4090": "RTX-4090-24G-PCIe",
     "AMD Instinct MI300X": "MI300X-192G",
     "MI325X": "MI325X-256G",
@@ -122,7 +138,7 @@ def test_a_device_passes_through() -> None:
     assert len({device, replace(device), get_device("A100-40G-SXM")}) == 2
 
 
-@pytest.mark.parametrize("text", ["MI100", "", "RTX 5090", "TPU v9", "H10"])
+@pytest.mark.parametrize("text", ["MI100", "", "RTX 2080", "TPU v9", "H10"])
 def test_an_unknown_device_is_a_sentence_with_the_nearest(text: str) -> None:
     with pytest.raises(DeviceError) as caught:
         get_device(text)

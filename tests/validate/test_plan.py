@@ -146,10 +146,12 @@ def test_the_fastest_that_fits_else_the_smallest(packaged: dict[int, Case]) -> N
     assert best(plans, lambda plan: Fake(1.0, False, -float(plans.index(plan))))[0] == plans[-1]
 
 
-def test_factors_that_do_not_multiply_are_a_sentence(tmp_path: Path) -> None:
-    row = read_one(tmp_path, dp="47")
-    with pytest.raises(UsageError, match=r"dp 47 × tp 2 × pp 1 × cp 1 is 94, not the row's 96 GPUs; dp 48 would"):
-        read_case(row)
+def test_factors_that_do_not_multiply_give_way_to_the_number_of_gpus(tmp_path: Path) -> None:
+    case = read_case(read_one(tmp_path, dp="47"))
+    assert {plan.dp for plan in case.plans} == {48}
+    assert predict_case(case).chosen["dp"] == 48
+    with pytest.raises(UsageError, match=r"dp 3 × tp 2 × pp 1 × cp 1 is 6, not the row's 95 GPUs; dp 47 would"):
+        read_case(read_one(tmp_path, gpus="95", dp="3"))
 
 
 def test_dp_may_be_counted_without_experts(tmp_path: Path) -> None:
@@ -162,9 +164,18 @@ def test_dp_may_count_the_ranks_that_share_a_sequence(tmp_path: Path) -> None:
     assert (plan.dp, plan.cp) == (8, 4)
 
 
-def test_heads_that_tp_does_not_divide_are_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"heads \d+ of .* are not divisible by tp 7; use tp \d+"):
-        read_case(read_one(tmp_path, gpus="56", tp="7", dp="8"))
+@pytest.mark.parametrize("kv_heads", ["", "8", "4"])
+def test_heads_that_tp_does_not_divide_are_filled_up(tmp_path: Path, kv_heads: str) -> None:
+    case = read_case(read_one(tmp_path, gpus="56", tp="7", dp="8", kv_heads=kv_heads, ffn="16384"))
+    assert case.model.heads % 7 == 0 and case.model.ffn == 16387
+    assert predict_case(case).chosen["heads"] == case.model.heads
+
+
+def test_blocks_that_are_counted_as_layers_are_made_up_of_the_parameters(tmp_path: Path) -> None:
+    hybrid = {"layers": "118", "hidden": "8192", "heads": "64", "kv_heads": "8", "ffn": "32768", "params_B": "56"}
+    model, chosen = row_model(read_one(tmp_path, model="Somebody's hybrid", **hybrid))
+    assert chosen["layers"] == model.layers < 118
+    assert model.parameters == pytest.approx(56e9, rel=0.01)
 
 
 def test_an_odd_number_of_gpus_is_planned_all_the_same(tmp_path: Path) -> None:

@@ -17,17 +17,38 @@ from choreo.hardware.files import list_devices, read_device
 __all__ = ["get_device"]
 
 CHIP = re.compile(
-    r"(?<![A-Z0-9])(GB300|GB200|GH200|B300|B200|H200|H20|H800|H100|A800|A100|V100|L40S|A10(?!G)|"
-    r"MI300X|MI325X|MI355X)(?=$|[^A-Z0-9]|SXM|PCI|NVL|HBM)"
+    r"(?<![A-Z0-9])(GB300|GB200|GH200|B300|B200|H200|H20|H800|H100|A800|A100|V100|P100|L40S|L4|A40|A10G?|"
+    r"MI210|MI250X?|MI300[AX]|MI325X|MI355X)(?=$|[^A-Z0-9]|SXM|PCI|NVL|HBM|X[0-9])"
 )
 # Names of two words, or of another word.
 OTHERS = {
-    r"RTX[ _-]*4090": "RTX4090",
-    r"GAUDI[ _-]*3(?![0-9])": "GAUDI3",
-    r"TRAINIUM[ _-]*2(?![0-9])|TRN2(?![0-9])": "TRAINIUM2",
+    r"RTX[ -]*([345]090)": r"RTX\1",
+    r"RTX[ -]*PRO[ -]*6000": "RTXPRO6000",
+    r"(?:RTX[ -]*)?6000[ -]*ADA": "RTX6000ADA",
+    r"(?:RTX[ -]*)?A6000": "A6000",
+    r"GAUDI[ -]*([23])(?![0-9])": r"GAUDI\1",
+    r"(?:TRAINIUM|TRN)[ -]*([12])(?![0-9])": r"TRAINIUM\1",
+    r"TRAINIUM$": "TRAINIUM1",
     r"TRILLIUM": "TPU-v6e",
+    r"IRONWOOD|TPU[ -]*7X": "TPU-v7",
+    r"(?:TPU[ -]*)?V5[ -]*LITE": "TPU-v5e",
 }
-TPU = re.compile(r"(?:TPU[ _-]*V?|^V)([0-9])(P|E)?(?![0-9A-Z])")
+# Machines and instances of the clouds, with what is in them.
+MACHINES = {
+    r"\bDGX-?2\b|\bP3DN\.24XLARGE": "V100-32G-SXM3",
+    r"\bDGX-?1\b|\bP3\.\d+XLARGE": "V100-16G-SXM2",
+    r"\bP4D\.24XLARGE|\bA2-(?:HIGH|MEGA)GPU": "A100-40G-SXM",
+    r"\bP4DE\.24XLARGE|\bA2-ULTRAGPU": "A100-80G-SXM",
+    r"\bP5\.48XLARGE|\bA3-(?:HIGH|MEGA|EDGE)GPU": "H100-80G-SXM",
+    r"\bP5EN?\.48XLARGE|\bA3-ULTRAGPU": "H200-141G-SXM",
+    r"\bP6-B200|\bA4-HIGHGPU": "B200-192G-SXM",
+    r"\bG5\.\d*XLARGE": "A10G-24G",
+}
+TPUS = {
+    "2": "TPU-v2", "3": "TPU-v3", "4": "TPU-v4", "5P": "TPU-v5p", "5E": "TPU-v5e", "6E": "TPU-v6e", "7": "TPU-v7",
+    "7X": "TPU-v7",
+}  # fmt: skip
+TPU = re.compile(r"(?:TPU[ _-]*V?|^V)([0-9])(P|E|X)?(?![0-9A-Z]|[ -]LITE)")
 CAPACITY = re.compile(r"(?<![0-9.])([0-9]{2,3}) ?G(?:I?B)?(?![A-Z0-9])")
 POWER = re.compile(r"(?<![0-9.])([0-9]{3,4}) ?W(?:ATTS?)?(?![A-Z0-9])")
 FORM = re.compile(r"SXM|PCI-?E|NVL(?![0-9])")
@@ -60,6 +81,8 @@ def get_device(text: str | Device) -> Device:
     wanted = re.sub(r"^\d+ ?[X*×] ?(?=[A-Z])", "", " ".join(text.upper().replace("_", "-").split()))
     if wanted in devices:
         return devices[wanted]
+    if machine := next((name for words, name in MACHINES.items() if re.search(words, wanted)), None):
+        return devices[machine.upper()]
     chip = _chip(wanted)
     if chip is None:
         named = next((name for generation, name in GENERATIONS.items() if generation in wanted), None)
@@ -73,9 +96,9 @@ def _chip(wanted: str) -> str | None:
     if found := CHIP.search(wanted):
         return found[1]
     if found := TPU.search(wanted):
-        chips = {"3": "TPU-v3", "4": "TPU-v4", "5P": "TPU-v5p", "5E": "TPU-v5e", "6E": "TPU-v6e"}
-        return chips.get(found[1] + (found[2] or ""))
-    return next((chip for name, chip in OTHERS.items() if re.search(name, wanted)), None)
+        return TPUS.get(found[1] + (found[2] or ""))
+    matches = ((re.search(name, wanted), chip) for name, chip in OTHERS.items())
+    return next((found.expand(chip) for found, chip in matches if found), None)
 
 
 def _capacity(device: Device) -> int:

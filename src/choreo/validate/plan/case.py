@@ -8,17 +8,19 @@ nothing was tuned, and the program's default is taken.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from choreo.errors import ChoreoError, UsageError
 from choreo.hardware import Device, get_device
+from choreo.plan.network import get_cluster
 from choreo.plan.software.ability import ability_of
 from choreo.plan.software.defaults import Defaults, program_defaults, program_name
 from choreo.validate.plan.measured import MeasuredRow
 from choreo.validate.plan.recipes import Recipe
-from choreo.validate.plan.row_model import row_model
+from choreo.validate.plan.row_axes import expert_tensors, read_axes
+from choreo.validate.plan.row_model import divisible, row_model
 from choreo.validate.plan.row_software import of_2024, row_recipe, row_software
 from choreo.workload import Model, Plan
 from choreo.workload.legal import CHUNK_EXTRAS, even
@@ -27,18 +29,16 @@ __all__ = ["Case", "best", "read_case", "read_precision"]
 
 MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 INTERLEAVES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
-TENSOR_PARALLEL = (1, 2, 4, 8)
-MOST_EP = 64  # the most ranks that divide the experts, if a row does not say
-# As rows write them, the narrowest first: in "fp8 with bf16" the products are fp8. int8 goes at the speed of fp8.
+# As rows write them, the narrowest first: in "fp8 with bf16" the products are fp8. int8 goes at the speed of fp8, and
+# "16-mixed" is in what the device has of 16 bits.
 PRECISIONS = {
     "fp4": "fp4", "fp8": "fp8", "e4m3": "fp8", "int8": "fp8", "bf16": "bf16", "fp16": "fp16", "half": "fp16",
-    "tf32": "tf32", "fp32": "fp32",
+    "tf32": "tf32", "fp32": "fp32", "fp64": "fp32", "16": "16",
 }  # fmt: skip
 NETWORK = re.compile(
     r"\b(?:efa|p[45]d?e?n?|ib|infiniband|roce|[ehnx]dr\d*|slingshot|ethernet|tcpx?)\b|\d\s*[x×]\s*\d{2,3}\s*G",
     re.IGNORECASE,
 )
-Axes = tuple[int, int, int, int, int]
 PLANNED = (
     "tp", "pp", "dp", "cp", "ep", "zero", "sequence_parallel", "micro_batch", "interleave", "recompute",
 )  # fmt: skip
@@ -117,6 +117,7 @@ def _dominated(plan: Plan, found: Iterable[tuple[bool, float, Plan, object]]) ->
 def read_case(row: MeasuredRow) -> Case:
     """A row as a job, with the plans that it leaves open."""
     model, chosen = row_model(row)
+    model = divisible(model, row.tp or 1, chosen)
     device = get_device(row.gpu)
     precision, option = read_precision(row, device)
     if row.precision is None:
@@ -124,7 +125,11 @@ def read_case(row: MeasuredRow) -> Case:
     recipe = row_recipe(row, device.chip)
     software = row_software(row, model, recipe, option)
     default = program_defaults(row.software)
-    plans, open_fields = _plans(row, model, precision, default, recipe)
+    plans, open_fields = _plans(row, model, precision, default, recipe, node=get_cluster(device.cluster).node_gpus)
+    for name in ("pp", "dp", "ep"):
+        # Sizes that the row's own do not allow.
+        if getattr(row, name) is not None and getattr(plans[0], name) != getattr(row, name):
+            chosen[name] = getattr(plans[0], name)
     global_batch, share = _batch(row, plans[0], chosen)
     return Case(row, model, device, _network(row.gpu), software, global_batch, share, plans, chosen, open_fields)
 
@@ -136,12 +141,13 @@ def read_precision(row: MeasuredRow, device: Device) -> tuple[str, str]:
     mixed = "amp|autocast" if program_name(row.software).startswith("mega") else "amp|autocast|mixed"
     casts = re.search(mixed, text)
     option = "+autocast" if casts else "+pure" if row.pure_precision else ""
+    usual = "bf16" if device.peak_flops.get("bf16") else "fp16"
     for written, name in PRECISIONS.items():
         if written in text:
-            return name, option
+            return usual if name == "16" else name, option
     if text.strip(" -_+") not in {"", "amp", "mixed", "autocast"}:
         raise UsageError(f"precision is {row.precision!r}; it must be fp32, tf32, fp16, bf16, fp8 or fp4, or empty")
-    return "bf16" if device.peak_flops.get("bf16") else "fp16", option
+    return usual, option
 
 
 def _network(gpu: str) -> str:
@@ -160,10 +166,10 @@ def _schedule(row: MeasuredRow, interleave: int) -> str:
 
 
 def _plans(
-    row: MeasuredRow, model: Model, precision: str, default: Defaults, recipe: Recipe | None
+    row: MeasuredRow, model: Model, precision: str, default: Defaults, recipe: Recipe | None, *, node: int
 ) -> tuple[tuple[Plan, ...], tuple[str, ...]]:
     tuned = row.status is None
-    axes = _axes(row, model)
+    axes = read_axes(row, model)
     open_fields = [name for name in PLANNED if getattr(row, name) is None]
     plans: dict[Plan, None] = {}
     for tp, pp, cp, dp, ep in axes:
@@ -171,30 +177,29 @@ def _plans(
             count = max(1, (row.global_batch or dp * micro_batch) // (dp * micro_batch))
             for interleave in _interleaves(row, model, pp, count, tuned=tuned and default.interleaves):
                 for recompute, modules in _recomputes(row, default, recipe, tuned=tuned):
+                    etp = expert_tensors(row, model, (tp, cp, dp, ep))
+                    zero = default.zero if row.zero is None else row.zero
                     plan = Plan(
                         dp=dp,
                         tp=tp,
                         pp=pp,
                         cp=cp,
                         ep=ep,
-                        zero=default.zero if row.zero is None else row.zero,
-                        sequence_parallel=_sequence_parallel(row, default, tp),
+                        zero=zero,
+                        shard_size=node if row.hybrid and zero and ep == 1 and dp % node == 0 else 0,
+                        sequence_parallel=_sequence_parallel(row, default, tp, cp, etp),
                         micro_batch=micro_batch,
                         interleave=interleave,
                         schedule=_schedule(row, interleave) if pp > 1 else "1f1b",
                         recompute=recompute,
                         recompute_modules=modules,
-                        etp=_expert_tensors(row, model, (tp, cp, dp, ep)),
+                        recompute_layers=_some_layers(row, model, pp),
+                        etp=etp,
                         overlap=re.search(r"no (dp|data-parallel)? ?overlap", row.notes, re.IGNORECASE) is None,
                         precision=precision,
                         split=_split(row, model, pp, interleave, recipe),
                     )
                     plans[plan] = None
-    if not plans:
-        raise UsageError(
-            f"no plan is legal for tp {row.tp}, pp {row.pp}, dp {row.dp}, cp {row.cp} on {row.gpus} GPUs with "
-            f"{model.layers} layers, {model.heads} heads and a batch of {row.global_batch}"
-        )
     return tuple(plans), tuple(open_fields)
 
 
@@ -214,73 +219,15 @@ def _split(row: MeasuredRow, model: Model, pp: int, interleave: int, recipe: Rec
     return "even" if divides else "balanced"
 
 
-def _sequence_parallel(row: MeasuredRow, default: Defaults, tp: int) -> bool:
-    return tp > 1 and (default.sequence_parallel if row.sequence_parallel is None else row.sequence_parallel)
+def _sequence_parallel(row: MeasuredRow, default: Defaults, tp: int, cp: int, etp: int) -> bool:
+    """As the row says, and where experts are cut otherwise than tensors, which needs it."""
+    given = default.sequence_parallel if row.sequence_parallel is None else row.sequence_parallel
+    return tp > 1 and row.seq % (tp * cp) == 0 and (given or etp not in (0, tp))
 
 
-def _axes(row: MeasuredRow, model: Model) -> list[Axes]:
-    """Every (tp, pp, cp, dp, ep) that agrees with the row and multiplies to its GPUs."""
-    if row.tp and model.heads % row.tp:
-        near = min(_divisors(model.heads, model.heads), key=lambda tp: abs(tp - (row.tp or 1)))
-        raise UsageError(f"heads {model.heads} of {row.model} are not divisible by tp {row.tp}; use tp {near}")
-    if row.tp and row.pp and row.dp:
-        return _given_axes(row, row.tp, row.pp, row.dp, model)
-    ability = ability_of(program_name(row.software))
-    usual = [tp for tp in TENSOR_PARALLEL if model.heads % tp == 0] if ability.tensors else [1]
-    stages = _divisors(model.layers, 64) if ability.stages else [1]
-    # Few runs need other sizes than the usual.
-    odd = [tp for tp in _divisors(model.heads, 64) if row.gpus % tp == 0]
-    for tensors, pipelines, whole in ((usual, stages, True), (odd, stages, True), (odd, stages, False)):
-        if found := list(_open_axes(row, model, tensors, pipelines, whole=whole)):
-            return found
-    return []
-
-
-def _given_axes(row: MeasuredRow, tp: int, pp: int, dp: int, model: Model) -> list[Axes]:
-    cp, ep = row.cp or 1, row.ep or 1
-    product = tp * pp * dp * cp
-    if product == row.gpus:
-        # No more stages than layers.
-        return [(tp, min(pp, model.layers), cp, dp, one) for one in _experts_shared(row, model, tp * cp * dp)]
-    # Some papers count only the replicas of an expert as dp, some also the ranks of context parallelism.
-    if product * ep == row.gpus:
-        return [(tp, pp, cp, dp * ep, ep)]
-    if tp * pp * dp == row.gpus and dp % cp == 0:
-        return [(tp, pp, cp, dp // cp, one) for one in _experts_shared(row, model, tp * dp)]
-    fits = max(1, row.gpus // max(1, tp * pp * cp))
-    raise UsageError(
-        f"dp {dp} × tp {tp} × pp {pp} × cp {cp} is {product}, not the row's {row.gpus} GPUs; "
-        f"dp {fits} would use {fits * tp * pp * cp}"
-    )
-
-
-def _experts_shared(row: MeasuredRow, model: Model, ranks: int) -> list[int]:
-    """The sizes of expert parallelism over the ranks of a stage: the row's, or all powers of two."""
-    if row.ep is not None or not model.experts:
-        return [row.ep or 1]
-    powers = [1 << power for power in range(MOST_EP.bit_length())]
-    return [ep for ep in powers if ep <= MOST_EP and model.experts % ep == 0 and ranks % ep == 0]
-
-
-def _open_axes(
-    row: MeasuredRow, model: Model, tensors: Iterable[int], pipelines: Iterable[int], *, whole: bool
-) -> Iterator[Axes]:
-    """Axes with the row's sizes; with `whole` the batch must divide by the replicas."""
-    cp = row.cp or 1
-    for tp in (row.tp,) if row.tp else tensors:
-        for pp in (row.pp,) if row.pp else pipelines:
-            rest, left = divmod(row.gpus, tp * pp * cp)
-            if left or rest < 1 or row.dp not in {None, rest}:
-                continue
-            if whole and row.global_batch is not None and row.global_batch % rest:
-                continue
-            for ep in _experts_shared(row, model, rest * cp * tp):
-                if rest * cp * tp % ep == 0:
-                    yield tp, pp, cp, rest, ep
-
-
-def _divisors(number: int, most: int) -> list[int]:
-    return [value for value in range(1, min(number, most) + 1) if number % value == 0]
+def _some_layers(row: MeasuredRow, model: Model, pp: int) -> int:
+    """Layers of each stage that are computed again, 0 for all."""
+    return row.recompute_layers if row.recompute_layers < -(-model.layers // pp) else 0
 
 
 def _micro_batches(row: MeasuredRow, dp: int, pp: int, *, tuned: bool) -> Iterable[int]:
@@ -314,25 +261,11 @@ def _recomputes(
 ) -> Iterable[tuple[str, str]]:
     """Ways to recompute, each with the modules that are named."""
     if row.recompute is not None:
-        return ((row.recompute, ""),)
+        return ((row.recompute, row.recompute_modules),)
     if recipe is not None:
         return (("selective" if recipe.modules else "none", recipe.modules),)
     ways = ("none", "selective", "full") if tuned and default.recompute == "none" else (default.recompute,)
     return tuple((way, "") for way in ways)
-
-
-def _expert_tensors(row: MeasuredRow, model: Model, sizes: tuple[int, int, int, int]) -> int:
-    """Ranks that cut one expert, 0 for as many as tp: what the notes say ("ETP 4").
-
-    It is one in NVIDIA's recipes, and where experts are shared out over tensor-parallel ranks too.
-    """
-    tp, cp, dp, ep = sizes
-    if not model.experts or tp == 1:
-        return 0
-    if told := re.search(r"\bETP\s*[= ]\s*(\d+)", row.notes, re.IGNORECASE):
-        return 0 if int(told[1]) == tp else int(told[1])
-    recipes = program_name(row.software) == "nemo" or program_name(f"{row.source} {row.notes}") == "nemo"
-    return 1 if recipes or dp * cp % ep else 0
 
 
 def _batch(row: MeasuredRow, plan: Plan, chosen: dict[str, object]) -> tuple[int, float]:

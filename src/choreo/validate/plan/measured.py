@@ -1,7 +1,8 @@
 """Published training steps: a CSV file with the columns of `data/training_measured.csv`.
 
-A row needs a model (sizes, or a name of the catalogue), a GPU, the number of GPUs and a sequence length. Any other cell
-may be empty if it was not published. A row that cannot be read is skipped with its number and reason.
+A row needs a model (sizes, or a name of the catalogue), a GPU and the number of GPUs; a sequence length too, unless the
+model's usual one is known. Any other cell may be empty if it was not published. A row that cannot be read is skipped
+with its number and reason.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from choreo.errors import ChoreoError, UsageError
-from choreo.validate.rows import Skipped, missing_columns, read_number, read_records
+from choreo.hardware import get_device
+from choreo.validate.plan.cells import read_count, read_figure, read_recompute, read_yes, read_zero
+from choreo.validate.rows import Skipped, missing_columns, read_records
+from choreo.workload import get_model
 
 __all__ = ["COLUMNS", "DATA", "MeasuredRow", "read_measured"]
 
@@ -23,17 +27,9 @@ COUNTS = (
 )  # fmt: skip
 TEXTS = ("source", "software", "model", "gpu", "precision", "mem_kind", "notes")
 FIGURES = ("params_B", "step_time_s", "tflops_per_gpu", "mfu", "mem_GB")
+HYBRID = re.compile(r"\bhsdp\b|hybrid[ _-]shard|\bmics\b", re.IGNORECASE)
+MOST_SEQ = 8192  # longer sequences come at the end of a training, if at all
 COLUMNS = (*TEXTS, *COUNTS, *FIGURES, "gated", "sequence_parallel", "zero_stage", "recompute")
-YES = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
-RECOMPUTE = {"none": "none", "no": "none", "0": "none", "false": "none", "selective": "selective", "full": "full"}
-RECOMPUTE |= {"true": "full", "1": "full", "yes": "full", "block": "full"}
-# Other words, looked for in this order: "block, 4 layers", "selective (core_attn, mlp)", "offload".
-RECOMPUTE_WORDS = {
-    r"full|block|uniform|all layers": "full", r"selective|attn|attention|partial|\bop\b|module": "selective",
-    r"offload|without|disabled": "none",
-}  # fmt: skip
-ZERO_WORDS = {r"\bfsdp|\bhsdp|params": 3, r"os\s*\+\s*g|optim_grads|shard_grad": 2, r"\bos\b|optim|distributed": 1}
-EMPTY = {"", "na", "n/a", "nan", "none", "null", "-", "?"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +63,9 @@ class MeasuredRow:
     sequence_parallel: bool | None
     zero: int | None
     recompute: str | None
+    recompute_modules: str
+    recompute_layers: int  # of a stage; 0 for all
+    hybrid: bool  # ZeRO shards within nodes
     micro_batch: int | None
     global_batch: int | None
     step_time_s: float | None
@@ -131,37 +130,38 @@ def _header(path: Path | str, cells: list[str]) -> list[str]:
 
 
 def _row(index: int, values: dict[str, str]) -> MeasuredRow:
-    counts = {name: _count(name, values.get(name, "")) for name in COUNTS}
-    figures = {name: _figure(name, values.get(name, "")) for name in FIGURES}
+    counts = {name: read_count(name, values.get(name, "")) for name in COUNTS}
+    figures = {name: read_figure(name, values.get(name, "")) for name in FIGURES}
     gpus, seq = counts.pop("gpus"), counts.pop("seq")
     if gpus is None:
-        parts = [counts[name] for name in ("dp", "tp", "pp")]
-        if None in parts:
+        parts = [counts[name] for name in ("dp", "tp", "pp", "cp")]
+        if not any(parts):
             raise UsageError("gpus is empty, and dp, tp and pp do not give it; say how many GPUs there were")
-        gpus = math.prod(part or 1 for part in parts) * (counts["cp"] or 1)
-    if seq is None:
-        raise UsageError("seq is empty; say how many tokens a sequence has")
-    if not values.get("gpu"):
-        raise UsageError("gpu is empty; say which GPU it ran on, as in H100-80G-SXM")
-    if not values.get("model") and not (counts["layers"] and counts["hidden"]):
-        raise UsageError("neither model nor layers and hidden are given; say which model it was")
+        gpus = math.prod(part or 1 for part in parts)
     params_b, mem_gb = figures["params_B"], figures["mem_GB"]
+    name = values.get("model") or _unnamed(counts["layers"], counts["hidden"], params_b)
+    seq = seq or _usual_seq(name)
+    gpu = values.get("gpu") or _told_gpu(f"{values.get('notes', '')} {values.get('source', '')}")
+    recompute, modules, some = read_recompute(values.get("recompute", ""))
     return MeasuredRow(
         index=index,
         source=values.get("source") or "?",
         software=values.get("software") or "default",
-        model=values.get("model") or f"{counts['layers']} layers of {counts['hidden']}",
-        gpu=values["gpu"],
+        model=name,
+        gpu=gpu,
         precision=values.get("precision") or None,
         mem_kind=values.get("mem_kind", ""),
         notes=values.get("notes", ""),
         params=None if params_b is None else params_b * 1e9,
-        gated=_choice("gated", values.get("gated", ""), YES),
+        gated=read_yes("gated", values.get("gated", "")),
         gpus=gpus,
         seq=seq,
-        sequence_parallel=_choice("sequence_parallel", values.get("sequence_parallel", ""), YES),
-        zero=_zero(values.get("zero_stage", "")),
-        recompute=_recompute(values.get("recompute", "")),
+        sequence_parallel=read_yes("sequence_parallel", values.get("sequence_parallel", "")),
+        zero=read_zero(values.get("zero_stage", "")),
+        hybrid=HYBRID.search(f"{values.get('zero_stage', '')} {values.get('notes', '')}") is not None,
+        recompute=recompute,
+        recompute_modules=modules,
+        recompute_layers=some,
         step_time_s=figures["step_time_s"],
         tflops_per_gpu=figures["tflops_per_gpu"],
         mfu=figures["mfu"],
@@ -170,52 +170,30 @@ def _row(index: int, values: dict[str, str]) -> MeasuredRow:
     )
 
 
-def _count(name: str, text: str) -> int | None:
-    if text.lower() in EMPTY:
-        return None
-    thousands = re.fullmatch(r"(\d+(?:\.\d+)?)\s*k", text, re.IGNORECASE)
-    value = float(thousands[1]) * 1024 if thousands else read_number(text)
-    if value is None or value != int(value) or not 1 <= value <= 1e12:
-        raise UsageError(f"{name} is {text!r}; it must be a whole number of at least 1, or empty")
-    return int(value)
+def _unnamed(layers: int | None, hidden: int | None, params_b: float | None) -> str:
+    if layers and hidden:
+        return f"{layers} layers of {hidden}"
+    if params_b is None:
+        raise UsageError("neither model nor layers and hidden nor params_B are given; say which model it was")
+    return f"{params_b:g}B"
 
 
-def _figure(name: str, text: str) -> float | None:
-    if text.lower() in EMPTY:
-        return None
-    value = read_number(text)
-    if value is None or value <= 0:
-        raise UsageError(f"{name} is {text!r}; it must be a number above 0, or empty")
-    return value
+def _usual_seq(name: str) -> int:
+    """The sequence length that a known model is usually trained with, if the row gives none."""
+    try:
+        longest = get_model(name).max_seq
+    except ChoreoError:
+        longest = 0
+    if not longest:
+        raise UsageError("seq is empty; say how many tokens a sequence has")
+    return min(longest, MOST_SEQ)
 
 
-def _choice(name: str, text: str, known: dict[str, bool]) -> bool | None:
-    if text.lower() in EMPTY:
-        return None
-    key = text.lower().removesuffix(".0")
-    if key not in known:
-        raise UsageError(f"{name} is {text!r}; it must be 0 or 1, or empty")
-    return known[key]
-
-
-def _zero(text: str) -> int | None:
-    if text.lower() in EMPTY:
-        return None
-    told = re.fullmatch(r"(?:de?ep ?speed )?(?:zero|stage|zero stage)[ -_]*([0-3])", text.lower())
-    value = float(told[1]) if told else read_number(text)
-    if value is None:
-        value = next((stage for word, stage in ZERO_WORDS.items() if re.search(word, text, re.IGNORECASE)), None)
-    if value not in {0, 1, 2, 3}:
-        raise UsageError(f"zero_stage is {text!r}; it must be 0, 1, 2 or 3, or empty")
-    return int(value)
-
-
-def _recompute(text: str) -> str | None:
-    if text.lower() in EMPTY - {"none"}:
-        return None
-    if text.lower() not in RECOMPUTE:
-        for words, way in RECOMPUTE_WORDS.items():
-            if re.search(words, text, re.IGNORECASE):
-                return way
-        raise UsageError(f"recompute is {text!r}; it must be none, selective or full, or empty")
-    return RECOMPUTE[text.lower()]
+def _told_gpu(text: str) -> str:
+    """The GPU that the notes or the source name, if its own column is empty."""
+    for words in re.split(r"[;,]", text):
+        try:
+            return get_device(words.strip()).name
+        except ChoreoError:
+            continue
+    raise UsageError("gpu is empty; say which GPU it ran on, as in H100-80G-SXM")

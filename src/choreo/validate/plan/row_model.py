@@ -16,9 +16,12 @@ from choreo.validate.plan.measured import MeasuredRow
 from choreo.workload import Model, get_model
 from choreo.workload.model import check_size
 
-__all__ = ["catalogued", "row_model"]
+__all__ = ["catalogued", "divisible", "row_model"]
 
-ACTIVE = 8  # experts per token, if only the name mentions experts
+ACTIVE = 8  # experts per token, if only the name mentions experts, or there are many
+MANY_EXPERTS = 64
+SIZES = ("name", "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab")
+FAR = 0.25  # by how much sizes may miss the number of parameters before layers are taken to be counted otherwise
 GPT_VOCAB, LLAMA_VOCAB = 51200, 128256  # GPT-2's padded as Megatron pads it; Llama 3's
 
 
@@ -47,6 +50,9 @@ def row_model(row: MeasuredRow) -> tuple[Model, dict[str, object]]:
     if kv_heads is None:
         kv_heads = known.kv_heads if known else heads
         chosen["kv_heads"] = kv_heads
+    if heads % kv_heads:
+        # Groups of queries share a head of keys, so that many cannot be.
+        kv_heads = chosen["kv_heads"] = math.gcd(heads, kv_heads)
     head_dim = known.head_dim if known and known.heads == heads else (0 if hidden % heads == 0 else hidden // heads)
     if known is not None and known.experts:
         model = replace(
@@ -54,21 +60,52 @@ def row_model(row: MeasuredRow) -> tuple[Model, dict[str, object]]:
             dense_layers=min(known.dense_layers, layers),
         )  # fmt: skip
         return check_size(model), chosen
-    model = Model(
-        name=row.model,
-        layers=layers,
-        hidden=hidden,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        ffn=row.ffn or (known.ffn if known else 0),
-        gated=gated,
-        vocab=vocab,
-    )
-    model = _by_total(row, _experts(row, _family(row, model)), width_open=row.ffn is None and known is None)
+    ffn = row.ffn or (known.ffn if known else 0)
+    model = _dense(row, known, Model(row.model, layers, hidden, heads, kv_heads, head_dim, ffn, gated, vocab))
     if row.ffn is None:
         chosen["ffn"] = model.ffn
+    if model.layers != layers:
+        chosen["layers"] = model.layers
     return check_size(model), chosen
+
+
+def _dense(row: MeasuredRow, known: Model | None, sizes: Model) -> Model:
+    """The known model with the row's sizes; one of its family, if it is not known, perhaps with experts after all."""
+    if known is None or known.gated != sizes.gated:
+        model = _experts(row, _family(row, sizes))
+        model = _by_total(row, model, width_open=row.ffn is None and known is None)
+        return _counted_otherwise(row, model) if known is None else model
+    model = replace(
+        known,
+        **{name: getattr(sizes, name) for name in SIZES},
+        learned_positions=row.seq if known.learned_positions else 0,
+        dropout=_drops(row, gated=sizes.gated),
+    )
+    return _by_total(row, model, width_open=False)
+
+
+def divisible(model: Model, tp: int, chosen: dict[str, object]) -> Model:
+    """The model with heads and MLPs filled up to what tensor-parallel ranks can share, as programs do that pad.
+
+    >>> from choreo.workload import get_model
+    >>> divisible(get_model("gpt2-xl"), 2, {}).heads
+    26
+    """
+    shared = model.kv_heads % tp == 0 or tp % model.kv_heads == 0
+    kv_heads = model.kv_heads if shared else _filled(model.kv_heads, tp)
+    changes = {
+        "heads": _filled(model.heads, math.lcm(tp, kv_heads)),
+        "kv_heads": kv_heads,
+        "ffn": _filled(model.ffn, tp),
+        "expert_ffn": _filled(model.expert_ffn, tp),
+    }
+    changes = {name: value for name, value in changes.items() if value != getattr(model, name)}
+    chosen |= changes
+    return replace(model, **changes) if changes else model  # type: ignore[arg-type]
+
+
+def _filled(number: int, parts: int) -> int:
+    return -(-number // parts) * parts
 
 
 def _shape(row: MeasuredRow) -> tuple[int, int]:
@@ -143,7 +180,8 @@ def _experts(row: MeasuredRow, model: Model) -> Model:
         experts = max(1, round((row.params - rest) / each / ep)) * ep if row.params else max(8, ep)
     if not 2 <= experts <= 4096:
         return model
-    return replace(model, experts=experts, experts_per_token=2, expert_ffn=model.ffn)
+    few = experts < MANY_EXPERTS
+    return replace(model, experts=experts, experts_per_token=2 if few else ACTIVE, expert_ffn=model.ffn)
 
 
 def _family(row: MeasuredRow, model: Model) -> Model:
@@ -159,8 +197,13 @@ def _family(row: MeasuredRow, model: Model) -> Model:
         learned_positions=row.seq,
         rotary=False,
         tied_embeddings=True,
-        dropout=row.software.lower() == "megatron-2021",
+        dropout=_drops(row, gated=False),
     )
+
+
+def _drops(row: MeasuredRow, *, gated: bool) -> bool:
+    """Whether dropout is on, as it was for GPT under Megatron of 2021."""
+    return not gated and row.software.lower() == "megatron-2021"
 
 
 def _by_total(row: MeasuredRow, model: Model, *, width_open: bool) -> Model:
@@ -177,3 +220,16 @@ def _by_total(row: MeasuredRow, model: Model, *, width_open: bool) -> Model:
     misses = [abs(option.parameters / row.params - 1) for option in options]
     # Totals are rounded, and some leave out embeddings: only a clear difference overrules the family.
     return options[1] if misses[1] < 0.01 and misses[1] < 0.3 * misses[0] else options[0]
+
+
+def _counted_otherwise(row: MeasuredRow, model: Model) -> Model:
+    """As many plain layers as make up the published number of parameters, if the row's are far from it.
+
+    Hybrids count their Mamba, attention and MLP blocks each as a layer, encoder-decoders only those of one side. The
+    work goes with the parameters.
+    """
+    if row.params is None or model.experts or abs(model.parameters / row.params - 1) <= FAR:
+        return model
+    each = model.parameters - replace(model, layers=model.layers + 1).parameters
+    layers = round(model.layers + (model.parameters - row.params) / each)
+    return replace(model, layers=layers) if 1 <= layers <= 4 * model.layers else model

@@ -144,8 +144,8 @@ def predict_case(
     cluster = _cluster(case.device.cluster, row.gpu, case.network)
     run = _runner(case, program, cluster)
     if plan is None:
-        precision = case.plans[0].precision
-        job = TrainingJob(case.model, row.gpus, case.global_batch, row.seq, cluster, case.device, program, precision)
+        precision, gpus = case.plans[0].precision, case.plans[0].gpus
+        job = TrainingJob(case.model, gpus, case.global_batch, row.seq, cluster, case.device, program, precision)
         plan, step = best(shortlist(job, case.plans), run)
     else:
         step = run(plan)

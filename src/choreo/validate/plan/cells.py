@@ -1,0 +1,145 @@
+"""Cells of a table of training runs, as people write them: "64 GPUs", "8x8", "128k", "1.5 s", "ZeRO-3", "SwiGLU".
+
+A cell is empty (None), or it has a meaning, or it is refused with its column and its value.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+
+from choreo.errors import UsageError
+from choreo.validate.rows import read_number
+from choreo.workload.choices import MODULES
+
+__all__ = ["read_count", "read_figure", "read_recompute", "read_yes", "read_zero"]
+
+EMPTY = {"", "na", "n/a", "nan", "none", "null", "-", "?"}
+YES = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+YES |= {"y": True, "enabled": True, "n": False, "disabled": False}
+# Activations of the MLP in the column `gated`.
+ACTIVATIONS = {"swiglu": True, "geglu": True, "reglu": True, "glu": True, "silu": True}
+ACTIVATIONS |= {"gelu": False, "relu": False, "squared-relu": False, "squared relu": False, "relu2": False}
+# Nobody cuts along an axis into no parts: 0 is how some tables say that they do not cut.
+MAY_BE_0 = {"tp", "pp", "cp", "ep", "interleave"}
+RECOMPUTE = {"none": "none", "no": "none", "0": "none", "false": "none", "selective": "selective", "full": "full"}
+RECOMPUTE |= {"true": "full", "1": "full", "yes": "full", "block": "full"}
+# Other words, looked for in this order: "block, 4 layers", "selective (core_attn, mlp)", "offload", "save_qkv_proj".
+RECOMPUTE_WORDS = {
+    r"full|block|uniform|all layers|(activation|gradient)[ _-]checkpoint|\bheavy\b": "full",
+    r"selective|attn|attention|partial|\bop\b|module|minimal|save_|\b(norm|layernorm)\b": "selective",
+    r"offload|without|disabled": "none",
+}
+WHAT = re.compile(r"\s*(gpus?|tpus?|chips|devices|accelerators|tokens|layers|heads|sequences)\.?$", re.IGNORECASE)
+LAYERS = re.compile(r"(?:(\d+)\s*layers?|^\s*(\d+)\s*$|num[_ -]layers\s*=?\s*(\d+))", re.IGNORECASE)
+ZERO_WORDS = {
+    r"fsdp|hsdp|params|full_shard|hybrid_shard|\bmics\b|zero\s*\+\+": 3,
+    r"os\s*\+\s*g|optim_grads|shard_grad|\bp2\b": 2,
+    r"\bos\b|optim|distributed": 1,
+    r"\bddp\b|no_shard|replicat": 0,
+}
+# Factors of units, of the figures that have one.
+UNITS: Mapping[str, Mapping[str, float]] = {
+    "params_B": {"b": 1, "m": 1e-3, "t": 1e3},
+    "step_time_s": {"s": 1, "sec": 1, "seconds": 1, "ms": 1e-3, "min": 60},
+    "tflops_per_gpu": {"tflops": 1, "tflop/s": 1, "tflops/gpu": 1, "pflops": 1e3},
+    "mfu": {"%": 0.01},
+    "mem_GB": {"gb": 1, "g": 1, "gib": 1.073741824, "mib": 1.048576e-3, "mb": 1e-3, "tb": 1e3},
+}
+
+
+def read_count(name: str, text: str) -> int | None:
+    """A whole number.
+
+    >>> read_count("seq", "8K"), read_count("gpus", "16x8 GPUs"), read_count("pp", "0"), read_count("cp", "n/a")
+    (8192, 128, 1, None)
+    """
+    if text.lower() in EMPTY:
+        return None
+    plain = re.sub(
+        r"\s*(gpus?|tpus?|chips|devices|accelerators|tokens|layers|heads|seqs|sequences)\.?$", "", text, flags=re.I
+    )
+    thousands = re.fullmatch(r"(\d+(?:\.\d+)?)\s*k", plain, re.IGNORECASE)
+    value = float(thousands[1]) * 1024 if thousands else read_number(plain)
+    if value is None and name == "gpus" and (parts := re.fullmatch(r"(\d{1,6})\s*[x×*]\s*(\d{1,6})", plain)):
+        value = math.prod(float(part) for part in parts.groups())
+    if value == 0 and name in MAY_BE_0:
+        return 1
+    if value is None or value != int(value) or not 1 <= value <= 1e12:
+        raise UsageError(f"{name} is {text!r}; it must be a whole number of at least 1, or empty")
+    return int(value)
+
+
+def read_figure(name: str, text: str) -> float | None:
+    """A measured figure in the unit of its column.
+
+    >>> read_figure("step_time_s", "~850 ms"), read_figure("params_B", "70B"), read_figure("mem_GB", "")
+    (0.85, 70.0, None)
+    """
+    if text.lower() in EMPTY:
+        return None
+    value = read_number(text)
+    if value is None and (found := re.fullmatch(r"[~≈]?\s*([\d.,_]+(?:e[+-]?\d+)?)\s*([a-z/%]*)", text.lower())):
+        number, factor = read_number(found[1]), UNITS[name].get(found[2], None) if found[2] else 1.0
+        value = None if number is None or factor is None else number * factor
+    if value is None or value <= 0:
+        raise UsageError(f"{name} is {text!r}; it must be a number above 0, or empty")
+    return value
+
+
+def read_yes(name: str, text: str) -> bool | None:
+    """Yes or no; for `gated`, also the name of the activation.
+
+    >>> read_yes("gated", "SwiGLU"), read_yes("sequence_parallel", "1.0"), read_yes("gated", "")
+    (True, True, None)
+    """
+    if text.lower() in EMPTY:
+        return None
+    key = text.lower().removesuffix(".0")
+    known = YES | ACTIVATIONS if name == "gated" else YES
+    if key not in known:
+        raise UsageError(f"{name} is {text!r}; it must be 0 or 1, or empty")
+    return known[key]
+
+
+def read_zero(text: str) -> int | None:
+    """A ZeRO stage.
+
+    >>> read_zero("ZeRO-3"), read_zero("HYBRID_SHARD"), read_zero("DDP"), read_zero("")
+    (3, 3, 0, None)
+    """
+    if text.lower() in EMPTY:
+        return None
+    told = re.fullmatch(r"(?:de?ep ?speed )?(?:zero|stage|zero stage)[ _-]*([0-3])(?:\D.*)?", text.lower())
+    value = float(told[1]) if told else read_number(text)
+    if value is None:
+        value = next((stage for word, stage in ZERO_WORDS.items() if re.search(word, text, re.IGNORECASE)), None)
+    if value not in {0, 1, 2, 3}:
+        raise UsageError(f"zero_stage is {text!r}; it must be 0, 1, 2 or 3, or empty")
+    return int(value)
+
+
+def read_recompute(text: str) -> tuple[str | None, str, int]:
+    """What is computed again: how much, which modules, and how many layers of a stage (0 for all).
+
+    >>> read_recompute("moe_act, layernorm"), read_recompute("block, 4 layers"), read_recompute("")
+    (('selective', 'moe_act,layernorm', 0), ('full', '', 4), (None, '', 0))
+    """
+    lower = text.lower()
+    if lower in EMPTY - {"none"}:
+        return None, "", 0
+    if lower in RECOMPUTE:
+        return RECOMPUTE[lower], "", 0
+    named = [word for word in re.split(r"[^a-z_]+", lower) if word in MODULES and word != "core_attn"]
+    layers = LAYERS.search(text)
+    if named and not re.search(r"full|block|uniform", lower):
+        return "selective", ",".join(dict.fromkeys(named)), 0
+    if layers is not None:
+        count = int(next(group for group in layers.groups() if group))
+        uniform = "uniform" in lower  # there the number is of layers in one group, and all are computed again
+        return "full", "", 0 if uniform else min(count, 1 << 16)
+    for words, way in RECOMPUTE_WORDS.items():
+        if re.search(words, text, re.IGNORECASE):
+            return way, "", 0
+    raise UsageError(f"recompute is {text!r}; it must be none, selective or full, or empty")
