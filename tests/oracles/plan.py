@@ -16,13 +16,14 @@ import numpy as np
 from choreo.plan.job import TrainingJob
 from choreo.plan.layer.dispatch import dispatch_time
 from choreo.plan.layer.kernels import LayerPass, MatmulKind, MemoryKind
-from choreo.plan.layer.timing import clock_gain
+from choreo.plan.layer.timing import ONE_QUEUE, clock_gain
 from choreo.plan.layer.work import PASSES, LayerWork, layer_work
 from choreo.plan.memory.offload import host_link_bytes_per_s
 from choreo.plan.network import collective_time
 from choreo.plan.pipeline import simulate_pipeline
+from choreo.plan.pipeline.dual import DUAL
 from choreo.workload import Plan, stage_layers
-from tests.oracles.plan_memory import gathered_bytes, held_parameters, reduced_bytes, stage_memory
+from tests.oracles.plan_memory import copies, gathered_bytes, held_parameters, reduced_bytes, stage_memory
 
 __all__ = ["OracleStep", "backward_exposed", "forward_exposed", "oracle_step"]
 
@@ -80,6 +81,9 @@ def oracle_step(job: TrainingJob, plan: Plan) -> OracleStep:
     further = ["further token", kinds[-1], "further head"] * model.mtp_layers
     virtual[-1] += further
     stages = [[virtual[chunk * plan.pp + device] for chunk in range(chunks)] for device in range(plan.pp)]
+    if plan.pp > 1 and plan.schedule in DUAL:
+        stages, chunks = [[virtual[device], virtual[-1 - device]] for device in range(plan.pp)], 2
+    micro_batches = plan.micro_batches(job.global_batch) // copies(plan)
 
     works = {kind: _work(job, plan, kind) for kind in {"embedding", "head", *kinds, *further}}
     counts = Counter(["embedding", "head", *kinds, *further])
@@ -96,7 +100,7 @@ def oracle_step(job: TrainingJob, plan: Plan) -> OracleStep:
     message = _message_s(job, plan)
     run = simulate_pipeline(
         "interleaved" if chunks > 1 and plan.schedule == "1f1b" else plan.schedule,
-        plan.micro_batches(job.global_batch),
+        micro_batches,
         [
             [sum(times[kind].forward_s for kind in chunk) + often * more.forward_s / chunks for chunk in stage]
             for stage, more in zip(stages, added, strict=True)
@@ -116,10 +120,10 @@ def oracle_step(job: TrainingJob, plan: Plan) -> OracleStep:
     exposed: dict[str, float] = {}
     for kind in (kind for chunk in stages[run.busiest] for kind in chunk):
         for name, seconds in times[kind].exposed_s.items():
-            exposed[name] = exposed.get(name, 0.0) + seconds * plan.micro_batches(job.global_batch)
+            exposed[name] = exposed.get(name, 0.0) + seconds * micro_batches
     if plan.dp * plan.cp > 1:
         name = "all_reduce" if plan.zero == 0 or (often and software.gather == "tensor") else "reduce_scatter"
-        often_times = plan.micro_batches(job.global_batch) if often else 1
+        often_times = micro_batches if often else 1
         exposed[f"dp {name}"] = added[run.busiest].reduce_exposed_s * often_times
         if plan.zero:
             exposed["dp all_gather"] = added[run.busiest].gather_exposed_s * often_times
@@ -194,6 +198,9 @@ def _layer_times(job: TrainingJob, plan: Plan, work: LayerWork, gain: float) -> 
     took, host, products = {}, {}, 0.0
     exposed: dict[str, float] = {}
     overlap = 0.0 if cluster.crosses(plan.tp, 1) else software.tp_overlap
+    beside = software.ep_overlap
+    if plan.pp > 1 and plan.schedule in DUAL and not (plan.tp * plan.cp > 1 and job.device.architecture in ONE_QUEUE):
+        beside = 0.9
     for name, found in zip(PASSES, work.passes, strict=True):
         matmul, attention, memory = _kernels(job, found)
         sent: list[tuple[str, float]] = []
@@ -206,7 +213,7 @@ def _layer_times(job: TrainingJob, plan: Plan, work: LayerWork, gain: float) -> 
                 size = np.array([collective.size_bytes])
                 (told,) = dispatch_time(cluster, size, ranks, stride, found.choices, collective, software)
                 seconds = float(told)
-                others += software.ep_overlap * seconds
+                others += beside * seconds
             else:
                 seconds = float(collective_time(cluster, collective.kind, collective.size_bytes, ranks, stride))
             sent.append((f"{'+'.join(collective.axes)} {collective.kind}", seconds))
@@ -384,8 +391,9 @@ def _message_s(job: TrainingJob, plan: Plan) -> float:
 
 def _optimizer_s(job: TrainingJob, plan: Plan, stage: list[list[str]], works: Mapping[str, LayerWork]) -> float:
     held, experts = held_parameters(job, plan, stage, works)
-    replicas = (plan.shard_size or plan.dp) * plan.cp
-    owned = (held - experts) / (replicas if plan.zero else 1) + experts / (plan.axis_size("edp") if plan.zero else 1)
+    replicas = (plan.shard_size or plan.dp) * plan.cp * copies(plan)
+    owned = (held - experts) / (replicas if plan.zero else 1)
+    owned += experts / (plan.axis_size("edp") * copies(plan) if plan.zero else 1)
     if job.software.optimizer_offload:
         copied = owned * 6 / host_link_bytes_per_s(job.device)
         zeroed = 4 * held / (replicas if plan.zero >= 2 else 1)

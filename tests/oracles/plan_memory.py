@@ -11,6 +11,7 @@ from dataclasses import replace
 from choreo.plan.job import TrainingJob
 from choreo.plan.layer.work import LayerWork
 from choreo.plan.pipeline import orders
+from choreo.plan.pipeline.dual import DUAL
 from choreo.workload import Plan
 
 __all__ = ["gathered_bytes", "held_parameters", "most_in_flight", "reduced_bytes", "stage_memory"]
@@ -38,6 +39,11 @@ def held_parameters(
     if plan.pp > 1 and (("head" in names and job.model.tied_embeddings) or "further token" in names):
         held += job.model.vocab * job.model.hidden / plan.tp
     return held, sum(works[kind].expert_parameters for kind in names)
+
+
+def copies(plan: Plan) -> int:
+    """How many stages hold the same layers."""
+    return 2 if plan.pp > 1 and plan.schedule == "dualpipe" else 1
 
 
 def most_in_flight(schedule: str, stage: int, stages: int, micro_batches: int, chunks: int) -> int:
@@ -72,17 +78,19 @@ def stage_memory(
 ) -> dict[str, float]:
     """Bytes by part at one rank of a stage."""
     model, software = job.model, job.software
-    micro_batches, chunks = plan.micro_batches(job.global_batch), len(stage)
+    micro_batches, chunks = plan.micro_batches(job.global_batch) // copies(plan), len(stage)
     names = [kind for chunk in stage for kind in chunk]
     layers = [kind for kind in names if kind.startswith(("dense", "experts"))]
     held, experts = held_parameters(job, plan, stage, works)
     if plan.pp > 1 and plan.zero == 2 and software.accumulate_bytes == 0 and software.reduces == "micro-batch":
         plan = replace(plan, zero=3)
-    dense = _state_bytes(job, plan, held - experts, (plan.shard_size or plan.dp) * plan.cp)
-    shared = _state_bytes(job, plan, experts, plan.axis_size("edp"))
+    dense = _state_bytes(job, plan, held - experts, (plan.shard_size or plan.dp) * plan.cp * copies(plan))
+    shared = _state_bytes(job, plan, experts, plan.axis_size("edp") * copies(plan))
     parameters, gradients, optimizer = (one + other for one, other in zip(dense, shared, strict=True))
     schedule = "gpipe" if plan.schedule == "gpipe" else "1f1b"
     passes = most_in_flight(schedule, index, plan.pp, micro_batches, chunks)
+    if plan.pp > 1 and plan.schedule in DUAL:
+        passes = min(2 * micro_batches, plan.pp * plan.interleave + 1)
     stays = 1 - software.activation_offload
     kept = sum(
         works[kind].saved_bytes * (stays if kind.startswith(("dense", "experts")) else 1)

@@ -102,6 +102,7 @@ def test_stages_are_reported(model: str, plan: Plan, expected: dict[str, str]) -
         ("opt-175b", Plan(), "relu"),
         ("grok-1", Plan(), "4 norms a layer"),
         ("llama3-8b", Plan(pp=2, schedule="zero-bubble"), "schedule"),
+        ("llama3-8b", Plan(pp=2, schedule="dualpipe"), "schedule"),
         ("llama3-8b", Plan(dp=2, pp=2, zero=3), "beside a pipeline"),
         ("gpt-oss-20b", Plan(tp=2, sequence_parallel=True), "biases of experts"),
     ],

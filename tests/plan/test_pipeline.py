@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from choreo.plan.pipeline import SCHEDULES, in_flight, orders, simulate_pipeline
+from choreo.plan.pipeline.dual import DUAL, dual_ranks
 from tests.oracles.plan_memory import most_in_flight
 
 
@@ -80,7 +81,12 @@ def test_interleaving_takes_micro_batches_that_stages_do_not_divide(
 def test_a_long_run_is_as_if_simulated_to_its_end(
     schedule: str, stages: int, chunks: int, micro_batches: int, data: st.DataObject
 ) -> None:
-    chunks = chunks if schedule == "interleaved" else 1
+    if schedule in DUAL:
+        # One direction has at least as many micro-batches as there are stages; DualPipeV has two for each device.
+        stages, chunks = 2 * stages, 2
+        micro_batches += dual_ranks(schedule, stages)
+    else:
+        chunks = chunks if schedule == "interleaved" else 1
     cost = st.floats(0.5, 2.0)
     forward = [[data.draw(cost) for _ in range(chunks)] for _ in range(stages)]
     backward = [[2 * value for value in row] for row in forward]
@@ -95,6 +101,37 @@ def test_a_long_run_is_as_if_simulated_to_its_end(
     for stage in range(stages):
         mine = sorted((task.start_s, task.end_s) for task in full.tasks if task.stage == stage)
         assert all(first[1] <= second[0] + 1e-9 for first, second in pairwise(mine))
+
+
+@pytest.mark.parametrize(("schedule", "stages"), [("dualpipe", 2), ("dualpipe", 8), ("dualpipev", 1), ("dualpipev", 4)])
+@pytest.mark.parametrize("costs", [(1.0, 2.0, 1.0), (1.0, 2.2, 0.9)])
+def test_dualpipe_idles_and_keeps_as_its_authors_say(
+    schedule: str, stages: int, costs: tuple[float, float, float]
+) -> None:
+    once, back, weights = costs
+    way = dual_ranks(schedule, stages)
+    each = [[[cost] * 2] * stages for cost in costs]
+    for micro_batches in (way, way + 1, 3 * way):
+        found = simulate_pipeline(schedule, micro_batches, *each[:2], weight_s=each[2], timeline=True)
+        assert found.bubble_s == pytest.approx((way / 2 - 1) * (once + 2 * back - 3 * weights))
+        assert in_flight(np.arange(stages), stages, micro_batches, 2, schedule).max() <= way + 1
+        for stage in range(stages):
+            mine = sorted((task for task in found.tasks if task.stage == stage), key=lambda task: task.start_s)
+            kept, live, shortened = [0], 0, back - weights
+            for task in mine:
+                split = task.kind == "B" and task.end_s - task.start_s == pytest.approx(shortened)
+                live += {"F": 1, "B": 0 if split else -1, "W": -1}[task.kind]
+                kept.append(live)
+            assert live == 0
+            assert max(kept) == min(2 * micro_batches, way + 1)
+
+
+def test_dualpipe_hides_a_slow_middle_and_waits_for_messages() -> None:
+    each = [[[1.0] * 2] * 4, [[2.0] * 2] * 4]
+    quick = simulate_pipeline("dualpipe", 8, *each, weight_s=each[0])
+    late = simulate_pipeline("dualpipe", 8, *each, weight_s=each[0], message_s=0.1)
+    held = simulate_pipeline("dualpipe", 8, *each, weight_s=each[0], blocking_s=0.1)
+    assert quick.time_s < late.time_s < held.time_s
 
 
 @pytest.mark.parametrize("micro_batches", [1, 3, 4, 12, 14, 18])

@@ -194,7 +194,7 @@ def test_estimates_rank_as_the_detailed_evaluation_does(whole: Tabulated) -> Non
     guess = estimate(job, space, table)
     space = space.with_column("recompute_layers", guess.recompute_layers)
     near = np.flatnonzero(guess.memory_bytes < FAR * job.device.memory_bytes)
-    rows = np.random.default_rng(1).choice(near, 60, replace=False)
+    rows = np.random.default_rng(1).choice(near, 100, replace=False)
     steps = [
         evaluate(
             job.model,

@@ -29,7 +29,7 @@ def every_plan(model: Model, gpus: int, global_batch: int, seq: int) -> list[Pla
     most = min(max(64, 2**18 // seq), global_batch)
     batches = [d for d in range(1, most + 1) if global_batch % d == 0]
     experts = [d for d in range(1, model.experts + 1) if model.experts % d == 0] or [1]
-    ways = [(name, 1) for name in SCHEDULES if name != "interleaved"]
+    ways = [(name, 1) for name in SCHEDULES if name not in {"interleaved", "dualpipev"}] + [("dualpipev", 2)]
     several = [v for v in range(2, min(48, model.layers) + 1) if even(model.layers, v, 2)]
     ways += [(name, v) for name in ("interleaved", "zero-bubble") for v in several]
     found = []
@@ -151,7 +151,10 @@ WRONG = [
     ({"dp": 3, "tp": 2, "pp": 2, "cp": 1}, "dp 3 × tp 2 × pp 2 × cp 1 is 12 devices, not 8; dp 2 would"),
     ({"zero": 5}, "zero must be 0, 1, 2 or 3, not 5"),
     ({"micro_batch": 0}, "micro_batch must be a whole number of at least 1, not 0"),
-    ({"schedule": "pipedream"}, "schedule must be one of gpipe, 1f1b, interleaved, zero-bubble, not 'pipedream'"),
+    (
+        {"schedule": "pipedream"},
+        "schedule must be one of gpipe, 1f1b, interleaved, zero-bubble, dualpipe, dualpipev, not 'pipedream'",
+    ),
     ({"stages": 2}, "a plan has no field 'stages'; it has dp, tp, pp"),
 ]
 

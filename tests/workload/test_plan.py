@@ -159,7 +159,10 @@ def test_what_cannot_be_run_is_a_sentence(plan: Plan, model: Model, told: str) -
         ({"dp": 2.5}, "dp must be a whole number of at least 1, not 2.5"),
         ({"pp": True}, "pp must be a whole number of at least 1, not True"),
         ({"zero": 4}, "zero must be 0, 1, 2 or 3, not 4"),
-        ({"schedule": "2f2b"}, "schedule must be one of gpipe, 1f1b, interleaved, zero-bubble, not '2f2b'"),
+        (
+            {"schedule": "2f2b"},
+            "schedule must be one of gpipe, 1f1b, interleaved, zero-bubble, dualpipe, dualpipev, not '2f2b'",
+        ),
         ({"recompute": "some"}, "recompute must be one of none, selective, full, not 'some'"),
         ({"precision": "int8"}, "precision must be one of fp32, tf32, fp16, bf16, fp8, fp4, not 'int8'"),
     ],

@@ -20,9 +20,10 @@ from choreo.plan.layer.table import LayerTable
 from choreo.plan.layer.work import KINDS, LAYERS, WITH_EXPERTS
 from choreo.plan.memory.offload import offloaded_adam_s
 from choreo.plan.network import collective_time
+from choreo.plan.pipeline.dual import DUAL
 from choreo.plan.pipeline.split import PipelineStage, stage_list
 from choreo.plan.search.space import Space
-from choreo.workload.plan import WIDE
+from choreo.workload.plan import SCHEDULES, WIDE
 
 __all__ = [
     "PlanBatch",
@@ -57,16 +58,22 @@ class PlanBatch:
     chunks: int
     stages: tuple[PipelineStage, ...]
     alike: tuple[int, ...]  # how many stages of the pipeline each of them stands for
+    schedule: str = "1f1b"  # a DualPipe's name, if all plans have that
 
     @cached_property
     def index(self) -> Ints:
         """The position of each stage in the pipeline, as a column."""
         return np.array([stage.index for stage in self.stages])[:, None]
 
+    @property
+    def copies(self) -> int:
+        """How many stages hold the same layers: DualPipe's devices have those of both directions."""
+        return 2 if self.schedule == "dualpipe" else 1
+
     @cached_property
     def micro_batches(self) -> Ints:
-        """Micro-batches of each plan per step."""
-        return self.job.global_batch // (self.columns["dp"] * self.columns["micro_batch"])
+        """Micro-batches per step that pass each of a plan's layers at one device."""
+        return self.job.global_batch // (self.columns["dp"] * self.columns["micro_batch"] * self.copies)
 
     @cached_property
     def replicas(self) -> Ints:
@@ -77,13 +84,14 @@ class PlanBatch:
     def shards(self) -> Ints:
         """Ranks that ZeRO shards the state over, experts excepted."""
         sizes = self.columns["shard_size"]
-        return np.where(sizes > 0, sizes, self.columns["dp"]) * self.columns["cp"]
+        return np.where(sizes > 0, sizes, self.columns["dp"]) * self.columns["cp"] * self.copies
 
     @cached_property
     def expert_replicas(self) -> Ints:
         """Ranks that have the same experts."""
         tp, etp = self.columns["tp"], self.columns["etp"]
-        return np.asarray(self.replicas * tp // (self.columns["ep"] * np.where(etp == 0, tp, etp)))
+        ranks = self.columns["ep"] * np.where(etp == 0, tp, etp)
+        return np.asarray(self.replicas * tp // ranks * self.copies)
 
     @cached_property
     def _counts(self) -> dict[str, Ints]:
@@ -144,25 +152,39 @@ class PlanBatch:
         """Some of the plans."""
         columns = {name: column[chosen] for name, column in self.columns.items()}
         return PlanBatch(
-            self.job, self.table, self.plans[chosen], columns, self.pp, self.chunks, self.stages, self.alike
+            self.job,
+            self.table,
+            self.plans[chosen],
+            columns,
+            self.pp,
+            self.chunks,
+            self.stages,
+            self.alike,
+            self.schedule,
         )
 
 
 def batch_plans(job: TrainingJob, space: Space, table: LayerTable, plans: Ints, *, every_stage: bool) -> PlanBatch:
-    """Plans of a space with the same pp, chunks and split; with all stages, or one of each set of identical ones."""
+    """Plans of a space with the same pp, chunks and split, which all or none have one of the schedules `DUAL`.
+
+    All stages are there, or one of each set of identical ones.
+    """
     columns = {name: column[plans] for name, column in space.columns.items()}
     pp = int(columns["pp"][0])
     chunks = int(columns["interleave"][0]) if pp > 1 else 1
     split = space.splits[int(columns["split"][0])] if pp > 1 else "even"
-    about = {"seq": job.seq, "precision": job.precision, "program": job.software.stage_split}
+    named = SCHEDULES[int(columns["schedule"][0])]
+    schedule = named if pp > 1 and named in DUAL else "1f1b"
+    about = {"seq": job.seq, "precision": job.precision, "program": job.software.stage_split, "schedule": schedule}
     stages = stage_list(job.model, pp, chunks, split, **about)
+    chunks = len(stages[0].chunks)
     alike = (1,) * pp
     if not every_stage:
         # Of identical stages the first holds the most micro-batches, and so needs the most memory.
         found = Counter(stage.layers for stage in stages)
         first = {stage.layers: stage for stage in reversed(stages)}
         stages, alike = tuple(first[layers] for layers in found), tuple(found.values())
-    return PlanBatch(job, table, plans, columns, pp, chunks, stages, alike)
+    return PlanBatch(job, table, plans, columns, pp, chunks, stages, alike, schedule)
 
 
 def message_bytes(job: TrainingJob, micro_batch: npt.ArrayLike, cp: npt.ArrayLike) -> Floats:

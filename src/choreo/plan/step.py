@@ -177,7 +177,7 @@ def evaluate_job(job: TrainingJob, plan: Plan, *, table: LayerTable | None = Non
     batch = batch_plans(job, space, table, np.array([0]), every_stage=True)
     cost = data_parallel_cost(batch, SendTimes(job, space, table))
     often = bool(by_micro_batch(batch)[0])
-    micro_batches = plan.micro_batches(global_batch)
+    micro_batches = int(batch.micro_batches[0])
 
     message, run = _pipeline(batch, plan, cost, often, timeline)
     # The first stage ends last, so what it still has to send is exposed. All wait for the slowest stage.
@@ -260,7 +260,7 @@ def _exposed_comm(  # noqa: PLR0917 -- all that it depends on
 ) -> dict[str, float]:
     """Seconds of exposed communication of a step at a stage, by collective; `once` are those of a micro-batch."""
     often = bool(by_micro_batch(batch)[0])
-    micro_batches = plan.micro_batches(job.global_batch)
+    micro_batches = int(batch.micro_batches[0])
     exposed = {name: seconds * micro_batches for name, seconds in once.items()}
     for name, seconds in _exposed_dp(plan, cost, stage, summed=often and job.software.gather == "tensor").items():
         exposed[name] = exposed.get(name, 0.0) + seconds * (micro_batches if often else 1)
@@ -305,7 +305,7 @@ def _pipeline(
 
     return message, simulate_pipeline(
         "interleaved" if chunks > 1 and plan.schedule == "1f1b" else plan.schedule,
-        plan.micro_batches(batch.job.global_batch),
+        int(batch.micro_batches[0]),
         passes("forward_s", cost.forward_s),
         passes("backward_s", cost.backward_s),
         weight_s=passes("weight_s"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = ["MODULES", "PRECISIONS", "RECOMPUTE", "SCHEDULES", "SPLITS"]
 
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "dualpipe", "dualpipev")
 RECOMPUTE = ("none", "selective", "full")
 # Parts of a layer that selective recomputation can repeat, by Megatron's names.
 MODULES = ("core_attn", "mla_up_proj", "layernorm", "moe_act", "shared_experts", "mlp", "moe")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from choreo.plan.training_run import TrainingRun
     from choreo.simulate import Packets
 
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "dualpipe", "dualpipev")
 
 
 def _counts(words: dict[str, str], help_text: str) -> list[Option]:

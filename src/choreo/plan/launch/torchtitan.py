@@ -41,6 +41,7 @@ FP8 = MappingProxyType(
 # PyTorch's names of schedules, with one chunk of layers per stage and with several.
 SINGLE = {"gpipe": "GPipe", "1f1b": "1F1B"}
 SEVERAL = {"1f1b": "Interleaved1F1B", "interleaved": "Interleaved1F1B", "zero-bubble": "InterleavedZeroBubble"}
+SEVERAL |= {"dualpipev": "DualPipeV"}
 
 
 def torchtitan_lacks(job: TrainingJob, plan: Plan) -> Iterator[str]:

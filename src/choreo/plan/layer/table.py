@@ -32,10 +32,11 @@ from choreo.plan.layer.work import (
     layer_work,
 )
 from choreo.plan.memory.offload import waiting_s
+from choreo.plan.pipeline.dual import DUAL
 from choreo.plan.search.axes import modules_of
 from choreo.plan.search.space import Space
 from choreo.workload import Plan
-from choreo.workload.plan import RECOMPUTE
+from choreo.workload.plan import RECOMPUTE, SCHEDULES
 
 __all__ = ["FIELDS", "LayerTable", "tabulate"]
 
@@ -49,6 +50,7 @@ KEY = ("tp", "cp", "ep", "etp", "sequence_parallel")
 # Two primes, so that no two tensors have the same size by chance: equal sizes decide which operators are fused.
 BUILT = (5, 7)
 NONE = RECOMPUTE.index("none")
+DUAL_CODES = [SCHEDULES.index(name) for name in DUAL]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,7 +87,9 @@ class LayerTable:
 def tabulate(job: TrainingJob, space: Space) -> LayerTable:
     """The table for a space."""
     piped = (space["pp"] > 1) & (job.software.pipelined_hop_s > 0)
-    code = piped.astype(np.int64)
+    # DualPipe hides the all_to_all of experts.
+    dual = (space["pp"] > 1) & np.isin(space["schedule"], DUAL_CODES) & (job.model.experts > 0)
+    code = 2 * piped.astype(np.int64) + dual
     for name in KEY:
         code = code * (int(space[name].max(initial=0)) + 1) + space[name]
     _, first, base = np.unique(code, return_index=True, return_inverse=True)
@@ -101,6 +105,7 @@ def tabulate(job: TrainingJob, space: Space) -> LayerTable:
             etp=int(space["etp"][row]),
             dp=_replicas(*(int(space[name][row]) for name in ("tp", "ep", "etp"))),
             pp=2 if piped[row] else 1,
+            schedule=DUAL[0] if dual[row] else "1f1b",
             sequence_parallel=bool(space["sequence_parallel"][row]),
             recompute=RECOMPUTE[number % len(RECOMPUTE)],
             recompute_modules=modules_of(number // len(RECOMPUTE)),
@@ -172,7 +177,7 @@ def _build(job: TrainingJob, kind: str, plans: list[Plan], sizes: tuple[int, int
 def _group(kind: str, plan: Plan) -> tuple[int, ...]:
     """What the passes of a kind of layer depend on, besides the micro-batch and recomputation."""
     group = (plan.tp, plan.cp, plan.sequence_parallel, plan.pp)
-    return (*group, plan.ep, plan.etp, plan.dp) if kind in WITH_EXPERTS else group
+    return (*group, plan.ep, plan.etp, plan.dp, plan.schedule in DUAL) if kind in WITH_EXPERTS else group
 
 
 def _passes(job: TrainingJob, built: Mapping[str, _Built], steps: Floats) -> dict[str, dict[str, PassTimes]]:

@@ -22,6 +22,7 @@ from choreo.plan.layer.dispatch import dispatch_time
 from choreo.plan.layer.kernels import AttentionKind, KernelKind, LayerPass, MatmulKind, MemoryKind
 from choreo.plan.layer.work import PASSES
 from choreo.plan.network import Cluster, collective_time
+from choreo.plan.pipeline.dual import DUAL
 from choreo.plan.software import Software
 from choreo.workload import CollectiveOp, Plan
 
@@ -30,6 +31,8 @@ __all__ = ["LayerTimes", "PassTimes", "clock_gain", "pass_times", "stack_passes"
 Floats = npt.NDArray[np.float64]
 # Kernels next to an all_to_all have 20 of 132 SMs less (DeepSeek-V3's report, 2024, section 3.2.2).
 DISPATCH_SLOWS = 20 / (132 - 20)
+# DualPipe runs a forward pass beside every backward pass, and hides as much as Megatron's overlap does.
+DUAL_OVERLAP = 0.9
 # Before Blackwell, tensor and context parallelism want all kernels in one queue (CUDA_DEVICE_MAX_CONNECTIONS=1), where
 # no all_to_all gets past the kernels of another micro-batch (Megatron-LM's arguments.py warns of it). NVIDIA's recipes
 # take several queues where they overlap the all_to_all, and do without hiding tensor-parallel communication.
@@ -90,7 +93,8 @@ def pass_times(  # noqa: PLR0917 -- all that the times depend on
     tensor, ring, experts = np.zeros(len(steps)), np.zeros(len(steps)), np.zeros(len(steps))
     host = more.launches * software.host_s * (software.backward_host if more.backward else 1.0)
     cut = plan.tp * plan.cp > 1 and device.architecture in ONE_QUEUE
-    beside = 0.0 if cut and not software.several_queues else software.ep_overlap
+    overlap = max(software.ep_overlap, DUAL_OVERLAP if plan.schedule in DUAL else 0.0)
+    beside = 0.0 if cut and not software.several_queues else overlap
     alone = cut and beside > 0
     hidden = 0.0 if alone or cluster.crosses(*plan.group(("tp",))) else software.tp_overlap
     for one, other in zip(less.collectives, more.collectives, strict=True):

@@ -198,7 +198,8 @@ def _activations(batch: PlanBatch) -> tuple[Floats, Floats]:
     Under GPipe the losses of all micro-batches come before the first backward pass.
     """
     job, columns = batch.job, batch.columns
-    passes = in_flight(batch.index, batch.pp, batch.micro_batches, batch.chunks, gpipe=columns["schedule"] == GPIPE)
+    gpipe = columns["schedule"] == GPIPE
+    passes = in_flight(batch.index, batch.pp, batch.micro_batches, batch.chunks, batch.schedule, gpipe=gpipe)
     heads = batch.count("head") + batch.count("further head")
     kept = passes / batch.chunks * batch.total("saved_bytes", ("embedding", "further token", *LAYERS))
     tokens = columns["micro_batch"] * job.seq / columns["cp"]

@@ -6,8 +6,8 @@ in the order of the schedule. It waits for messages from its neighbours. With p 
 result: stages may differ (embedding, head, layers that do not divide), and messages take time, which blocks the stages
 if a library waits for its sends.
 
-Sources: Huang et al., GPipe, NeurIPS 2019; Narayanan et al., PipeDream-2BW, ICML 2021, and Megatron-LM, SC 2021; Qi et
-al., Zero Bubble Pipeline Parallelism, ICLR 2024.
+DualPipe is in `dual.py`. Sources: Huang et al., GPipe, NeurIPS 2019; Narayanan et al., PipeDream-2BW, ICML 2021, and
+Megatron-LM, SC 2021; Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from choreo.plan.pipeline.dual import DUAL, dual_ranks, simulate_dual
 from choreo.plan.pipeline.levels import Levels, levels, time_of_levels
 from choreo.plan.pipeline.passes import PassCosts, Pipeline, PipelinePass
 from choreo.plan.pipeline.shared import simulate_shared
@@ -50,7 +51,7 @@ def simulate_pipeline(
     `backward_s` includes the weight gradients; `weight_s` is their part of it, for schedules that split them off. A
     message between stages arrives after `message_s`, and blocks the receiver for `blocking_s`. `sharing` ranks share a
     core, and times are those with all stages busy (see `shared.py`). Without `timeline` a long run of equal
-    micro-batches is not simulated to its end.
+    micro-batches is not simulated to its end. For DualPipe `micro_batches` are those of one direction.
 
     >>> found = simulate_pipeline("1f1b", 8, [[1.0]] * 4, [[2.0]] * 4)
     >>> found.time_s, found.bubble_s
@@ -67,6 +68,8 @@ def simulate_pipeline(
     costs = PassCosts(forward_s, backward_s, weight_s or (), message_s, blocking_s, splits)
 
     def run(count: int) -> Pipeline:
+        if schedule in DUAL:
+            return simulate_dual(schedule, count, costs, keep=timeline)
         if sharing > 1:
             return simulate_shared(orders(schedule, stages, count, chunks), costs, sharing, keep=timeline)
         if timeline or splits:
@@ -85,21 +88,32 @@ def simulate_pipeline(
 
 
 def in_flight(
-    stage: npt.ArrayLike, stages: int, micro_batches: npt.ArrayLike, chunks: int, *, gpipe: npt.ArrayLike = False
+    stage: npt.ArrayLike,
+    stages: int,
+    micro_batches: npt.ArrayLike,
+    chunks: int,
+    schedule: str = "1f1b",
+    *,
+    gpipe: npt.ArrayLike = False,
 ) -> Ints:
     """The most chunks whose activations a stage holds at once, one for each pass in flight; arrays broadcast.
+
+    `schedule` matters where it is a DualPipe, and `gpipe` says for each plan whether it is that.
 
     >>> in_flight([0, 1, 2, 3], 4, micro_batches=64, chunks=1)
     array([4, 3, 2, 1])
     """
     total = np.asarray(micro_batches) * chunks
+    if schedule in DUAL:
+        held = np.full(np.shape(stage), dual_ranks(schedule, stages) + 1)
+        return np.asarray(np.minimum(total, held))
     held = np.minimum(total, _warm_up(stage, stages, micro_batches, chunks) + 1)
     return np.asarray(np.where(gpipe, total, held))
 
 
 @lru_cache(maxsize=64)
 def orders(schedule: str, stages: int, micro_batches: int, chunks: int) -> tuple[tuple[tuple[str, int, int], ...], ...]:
-    """The (kind, micro-batch, chunk) of each stage's passes, in order; the simulation places W.
+    """The (kind, micro-batch, chunk) of each stage's passes, in order; the simulation places W. Not for DualPipe.
 
     >>> [" ".join(f"{kind}{number}" for kind, number, _ in order) for order in orders("1f1b", 2, 3, 1)]
     ['F0 F1 B0 F2 B1 B2', 'F0 B0 F1 B1 F2 B2']

@@ -16,6 +16,7 @@ from functools import lru_cache
 import numpy as np
 
 from choreo.plan.layer.work import further_kinds, layer_kind
+from choreo.plan.pipeline.dual import DUAL
 from choreo.workload import Model, stage_layers
 from choreo.workload.flops import forward_flops
 from choreo.workload.legal import CHUNK_EXTRAS, STAGE_EXTRAS, even
@@ -50,8 +51,11 @@ def stage_list(
     seq: int = 1,
     precision: str = "bf16",
     program: str = "even",
+    schedule: str = "1f1b",
 ) -> tuple[PipelineStage, ...]:
     """The stages in order; the first has the embedding, the last the head. `program` splits where the plan does not.
+
+    A device has every pp-th chunk, or a chunk and its mirror image under DualPipe, whose two directions share them.
 
     >>> from choreo.workload import Model
     >>> [stage.layers for stage in stage_list(Model("small", layers=3, hidden=8, heads=2), pp=2, chunks=1)]
@@ -71,7 +75,9 @@ def stage_list(
         at = -2 if alone else -1
         kinds[at] = (*kinds[at], *further)
         kinds[-1] = (*kinds[-1], head)
-    chunked = [tuple(kinds[device::pp]) for device in range(pp)]
+    chunked: list[tuple[Kinds, ...]] = [tuple(kinds[device::pp]) for device in range(pp)]
+    if schedule in DUAL:
+        chunked = [(kinds[device], kinds[-1 - device]) for device in range(pp)]
     return tuple(PipelineStage(device, sum(held, ()), held) for device, held in enumerate(chunked))
 
 

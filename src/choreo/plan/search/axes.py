@@ -86,6 +86,9 @@ def list_runs(global_batch: int, seq: int, fixed: Fixed, chunks: Sequence[int]) 
         if "interleave" in fixed:
             pairs.append((number, int(fixed["interleave"])))
             continue
+        if name == "dualpipev":
+            pairs.append((number, 2))
+            continue
         if name != "interleaved":
             pairs.append((number, 1))
         if name in SEVERAL:

@@ -8,6 +8,7 @@ micro-batches, p stages and v chunks a device:
     GPipe         the same, with the slowest forward pass and the slowest backward pass each by themselves
     interleaved   the fill, sum t - max t, divided by v
     zero-bubble   1F1B with weight gradients moved into the fill and the drain
+    DualPipe      m max t, and the idle time of `pipeline/dual.py`
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from choreo.plan.data_parallel.send_times import SendTimes
 from choreo.plan.job import TrainingJob
 from choreo.plan.layer.table import LayerTable
 from choreo.plan.memory.memory import stage_memory
+from choreo.plan.pipeline.dual import DUAL, dual_ranks
 from choreo.plan.search.space import Space
 from choreo.plan.software.ability import ability_of
 from choreo.plan.stages import PlanBatch, accumulation_s, batch_plans, message_s, optimizer_s, replica_host_s
@@ -32,6 +34,7 @@ __all__ = ["FAR", "Estimate", "estimate"]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 GPIPE, ZERO_BUBBLE = SCHEDULES.index("gpipe"), SCHEDULES.index("zero-bubble")
+DUAL_CODES = [SCHEDULES.index(name) for name in DUAL]
 FULL = RECOMPUTE.index("full")
 SPARE = 0.005  # this share of the room is left: the estimate is not exact
 # Data parallelism is not estimated for plans that need more than this many times the device's memory.
@@ -84,7 +87,9 @@ def _costs(job: TrainingJob, space: Space, table: LayerTable) -> tuple[Floats, F
     time_s, memory = np.zeros(len(space)), np.zeros(len(space))
     piped = space["pp"] > 1
     chunks, split = np.where(piped, space["interleave"], 1), np.where(piped, space["split"], 0)
+    dual = np.where(piped & np.isin(space["schedule"], DUAL_CODES), space["schedule"], 0)
     code = (space["pp"] * (int(chunks.max(initial=1)) + 1) + chunks) * len(space.splits) + split
+    code = code * len(SCHEDULES) + dual
     order = np.argsort(code, kind="stable")
     bounds = np.flatnonzero(np.diff(code[order], prepend=-1))
     sends = SendTimes(job, space, table)
@@ -128,6 +133,8 @@ def _pipeline_s(batch: PlanBatch, forward: Floats, backward: Floats) -> Floats:
     longest, everything = np.max(both, axis=0), np.array(batch.alike, np.float64) @ both
     held, hops = 2 * v * blocking, 2 * (p - 1) * (sent + blocking)
     period = longest + held
+    if batch.schedule in DUAL:
+        return _dual_s(batch, forward, backward, sent, blocking)
     if v == 1:
         # A stage holds p activations at most: a micro-batch must be back before the p-th after it can start.
         period = np.maximum(period, (everything + hops) / p)
@@ -148,3 +155,23 @@ def _pipeline_s(batch: PlanBatch, forward: Floats, backward: Floats) -> Floats:
         # Ranks that share a core are faster while others wait, until all remaining work keeps every core busy.
         time_s = np.maximum(time_s / sharing, m * (everything / p + held))
     return np.asarray(time_s)
+
+
+def _dual_s(
+    batch: PlanBatch, forward: Floats, backward: Floats, sent: Floats | float, blocking: Floats | float
+) -> Floats:
+    """The same for DualPipe: times of a device are those of both its chunks.
+
+    A device that has more to do than the others waits less. Passes depend on each other all around the way and back, so
+    that messages slow every round, unless the busiest device does.
+    """
+    m, p, ways = batch.micro_batches, batch.pp, dual_ranks(batch.schedule, batch.pp)
+    alike = np.array(batch.alike, np.float64)
+    once, back, weight = (alike @ times / (2 * p) for times in (forward, backward, batch.total("weight_s")))
+    both = forward + backward
+    longest, everything = np.max(both, axis=0), alike @ both
+    more = longest - (everything - longest) / (p - 1)
+    hops = 2 * (ways - (1 if batch.copies == 2 else 2))  # at the turn of a V there is no message
+    period = np.maximum(longest + 4 * blocking, (2 * everything / batch.copies + hops * sent) / ways)
+    idle = np.maximum(0.0, (ways // 2 - 1) * (once + 2 * back - 3 * weight - 2 * more))
+    return np.asarray(m * period + idle + hops * (sent + blocking / 2))

@@ -45,7 +45,7 @@ FIELDS = (
     *CUT, "zero", "sequence_parallel", "micro_batch", "interleave", "schedule", "recompute", "recompute_layers",
     "recompute_modules", "overlap", "split",
 )  # fmt: skip
-PLAINEST = {"micro_batch": 1, "interleave": 1, "zero": 1}
+PLAINEST = {"micro_batch": 1, "interleave": 1, "zero": 1, "schedule": SCHEDULES.index("1f1b")}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -253,8 +253,8 @@ def _distinct(fixed: Fixed) -> list[Reasoned]:
     """Of equivalent plans only the plainest: no schedule without a pipeline, no ZeRO without replicas."""
     one_by_one = SCHEDULES.index("1f1b")
     # Interleaved 1F1B is called interleaved; 1F1B and GPipe have one chunk per stage.
-    single = np.isin(SCHEDULES, ("gpipe", "1f1b", "zero-bubble"))
-    several = np.isin(SCHEDULES, SEVERAL)
+    single = np.isin(SCHEDULES, ("gpipe", "1f1b", "zero-bubble", "dualpipe"))
+    several = np.isin(SCHEDULES, (*SEVERAL, "dualpipev"))
 
     def distinct_run(t: Columns) -> Bools:
         good = np.ones(len(t["dp"]), np.bool_)

@@ -13,6 +13,7 @@ import numpy as np
 from choreo.errors import UsageError
 from choreo.plan.job import TrainingJob
 from choreo.plan.layer.table import tabulate
+from choreo.plan.pipeline.dual import DUAL
 from choreo.plan.plan import Planning
 from choreo.plan.search.search import detailed
 from choreo.plan.search.space import space_of
@@ -87,6 +88,8 @@ def simulate_plan(
     best, job = planning.best.plan, planning.job
     if best.shards < best.dp:
         raise UsageError(f"hybrid sharding (shard_size {best.shard_size}) is not simulated; leave shard_size 0")
+    if best.pp > 1 and best.schedule in DUAL:
+        raise UsageError(f"{best.schedule} is not simulated on the topology; plan with --schedule 1f1b or interleaved")
     step = detailed(job, best, timeline=True)
     space = space_of([best])
     table = tabulate(job, space)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from choreo.plan.pipeline.dual import DUAL
 from choreo.workload.legal import Columns
 from choreo.workload.plan import MODULES, RECOMPUTE, SCHEDULES, Plan
 
@@ -20,6 +21,9 @@ Bools = npt.NDArray[np.bool_]
 FULL, MOE = RECOMPUTE.index("full"), 1 << MODULES.index("moe")
 ROW = ("dp", "tp", "pp", "cp", "ep", "zero", "interleave", "sequence_parallel", "etp")
 Lacks = tuple[str, Callable[[Columns], Bools]]
+
+
+USUAL = tuple(name for name in SCHEDULES if name not in DUAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +153,12 @@ ABILITIES = {
     "nanotron": Ability("nanotron", ("gpipe", "1f1b"), (0, 1), 1, contexts=False, uneven_stages=True),
     "fsdp": Ability("FSDP", zero=(0, 2, 3), tensors=False, stages=False, contexts=False, hybrid=True),
     # PyTorch's zero-bubble schedules have two chunks per stage or more.
-    "torchtitan": Ability("torchtitan", zero=(0, 2, 3), single=("gpipe", "1f1b"), hybrid=True),
-    "choreo-train": Ability("choreo train", uneven_stages=True),
+    "torchtitan": Ability("torchtitan", (*USUAL, "dualpipev"), zero=(0, 2, 3), single=("gpipe", "1f1b"), hybrid=True),
+    "hai-llm": Ability(
+        "HAI-LLM", SCHEDULES, (0, 1), 1, tensors=False, balances=True, modules=True, fused_attention=True
+    ),
+    "choreo-train": Ability("choreo train", USUAL, uneven_stages=True),
+    "jax": Ability("JAX", USUAL),
     "torch": Ability("PyTorch by itself", zero=(0,), tensors=False, stages=False, contexts=False),
 }
 

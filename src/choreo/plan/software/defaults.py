@@ -24,6 +24,7 @@ DEFAULTS = {
     "megatron-core": MEGATRON,
     "nemo": MEGATRON,
     "megascale": MEGATRON,
+    "hai-llm": Defaults(1, False, False, "none"),
     "fsdp": Defaults(3, False, False, "none"),
     "torchtitan": Defaults(3, True, True, "selective"),
     "jax": Defaults(3, False, False, "full"),  # as PaXML and MaxText do by default
@@ -47,6 +48,7 @@ ALIASES = {
     "megatron-deepspeed": "megatron-2021",
     "deepspeed": "megatron-2021",
     "gpt-neox": "megatron-2021",
+    "haillm": "hai-llm",
     "llm-foundry": "fsdp",
     "composer": "fsdp",
     "fsdp2": "torchtitan",

@@ -156,8 +156,13 @@ def _network(gpu: str) -> str:
     return ", ".join(networks)
 
 
-def _schedule(row: MeasuredRow, interleave: int) -> str:
+def _schedule(row: MeasuredRow, pp: int, interleave: int, micro_batches: int) -> str:
     notes = row.notes.lower()
+    enough = micro_batches >= 2 * pp
+    if "dualpipev" in notes and enough and interleave == 2:
+        return "dualpipev"
+    if "dualpipe" in notes and enough and interleave == 1 and pp % 2 == micro_batches % 2 == 0:
+        return "dualpipe"
     if "zero-bubble" in notes or "zero bubble" in notes:
         return "zero-bubble"
     if "gpipe" in notes:
@@ -190,7 +195,7 @@ def _plans(
                         sequence_parallel=_sequence_parallel(row, default, tp, cp, etp),
                         micro_batch=micro_batch,
                         interleave=interleave,
-                        schedule=_schedule(row, interleave) if pp > 1 else "1f1b",
+                        schedule=_schedule(row, pp, interleave, count) if pp > 1 else "1f1b",
                         recompute=recompute,
                         recompute_modules=modules,
                         recompute_layers=_some_layers(row, model, pp),

@@ -15,6 +15,7 @@ import numpy as np
 from choreo.errors import PlanError
 from choreo.units import counted
 from choreo.workload.choices import SPLITS
+from choreo.workload.legal.dual import DUAL_RULES
 from choreo.workload.legal.rule import Numbers, Request, Rule, row_of
 from choreo.workload.legal.stages import chunks_hold, divisors, rounds_hold, stages_hold
 from choreo.workload.legal.trained import TRAINED
@@ -259,5 +260,6 @@ RULES = (
         lambda r, t: (t["interleave"] == 1) | (t["pp"] > 1),
         lambda r, plan: f"interleave {plan.interleave} needs a pipeline, and pp is 1; interleave 1, or pp 2 or more",
     ),
+    *DUAL_RULES,
     *TRAINED,
 )

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from choreo.workload.choices import SCHEDULES
 from choreo.workload.legal.rule import EVEN, LISTED, Numbers, Request
 
 __all__ = ["CHUNK_EXTRAS", "STAGE_EXTRAS", "chunks_hold", "divisors", "even", "rounds_hold", "stages_hold"]
 
 Bools = npt.NDArray[np.bool_]
+DUALPIPEV = SCHEDULES.index("dualpipev")
 ROUND = 32  # layers: a number that stages divide
 STAGE_EXTRAS, CHUNK_EXTRAS = 3, 2  # parts other than layers that may count as one, to reach a round number
 
@@ -76,4 +78,6 @@ def chunks_hold(request: Request, t: Numbers) -> Any:
 def rounds_hold(request: Request, t: Numbers) -> Any:
     """Whether micro-batches come in rounds of as many as there are stages, where chunks are interleaved."""
     micro_batches = request.global_batch // (t["dp"] * t["micro_batch"])
-    return (t["interleave"] == 1) | (t["pp"] == 1) | (micro_batches % t["pp"] == 0)
+    # DualPipeV's two chunks do not go round.
+    alone = (t["interleave"] == 1) | (t["pp"] == 1) | (t["schedule"] == DUALPIPEV)
+    return alone | (micro_batches % t["pp"] == 0)

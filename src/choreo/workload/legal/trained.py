@@ -50,6 +50,12 @@ TRAINED = (
         lambda r, plan: f"choreo train gives stages equal numbers of layers, not split {plan.split}; split even",
     ),
     _rule(
+        "dualpipe",
+        "schedule",
+        lambda r, t: (t["pp"] == 1) | (t["schedule"] <= ZERO_BUBBLE),
+        lambda r, plan: f"choreo train does not run {plan.schedule}; schedule zero-bubble, interleaved or 1f1b",
+    ),
+    _rule(
         "zero bubble with sharded parameters",
         "schedule",
         lambda r, t: (t["pp"] == 1) | (t["schedule"] != ZERO_BUBBLE) | (t["zero"] < 2),
