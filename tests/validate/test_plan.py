@@ -405,3 +405,14 @@ def test_a_program_of_several_sources_leaves_out_sources_and_one_of_one_its_mode
 
 def test_the_packaged_files_are_where_the_command_looks() -> None:
     assert all(file.exists() for file in FILES)
+
+
+def test_nodes_and_networks_are_read_from_the_gpu(tmp_path: Path) -> None:
+    """Sixteen ranks in nodes of four cross the network; a cloud's machine has its own."""
+    where = {"gpus": "64", "tp": "8", "pp": "1", "dp": "8", "micro_batch": "1", "recompute": "full"}
+    eights, fours, cloud, rack = (
+        predict_case(read_case(read_one(tmp_path, gpu=gpu, **where))).predicted_step_s
+        for gpu in ("A100-80G-SXM (8/node)", "A100-80G-SXM (4/node)", "p4d.24xlarge", "GB200-NVL72 (4/node)")
+    )
+    assert fours > 1.1 * eights
+    assert cloud > eights > rack

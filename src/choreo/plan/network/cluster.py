@@ -70,6 +70,16 @@ class Cluster:
             return self
         return replace(self, network=self.network.with_network_text(words))
 
+    def with_node_gpus(self, count: int) -> Cluster:
+        """The same devices in nodes of `count`; nothing changes where NCCL does not run.
+
+        >>> get_cluster("dgx-a100").with_node_gpus(4).node_gpus, get_cluster("gb200-nvl72").with_node_gpus(4).node_gpus
+        (4, 72)
+        """
+        if not isinstance(self.network, NcclModel):
+            return self
+        return replace(self, network=self.network.with_node_gpus(count))
+
     def for_ranks(self, ranks: int) -> Cluster:
         """The cluster as a job with that many ranks finds it: ranks of one host share its cores."""
         if not isinstance(self.network, ThisMachineModel):

@@ -82,6 +82,19 @@ class NcclModel:
             return self.system.network_bytes_per_s / self.node_gpus
         return self.system.intra_bytes_per_s
 
+    def with_node_gpus(self, count: int) -> NcclModel:
+        """The same GPUs in nodes of `count`, with as many adapters for each; a rack stays whole."""
+        if count == self.node_gpus or self.system.gpu.domain_gpus:
+            return self
+        share = count / self.node_gpus
+        system = replace(
+            self.system,
+            ranks=count,
+            network_bytes_per_s=self.system.network_bytes_per_s * share,
+            nics=max(1, round(self.system.nics * share)),
+        )
+        return replace(self, node_gpus=count, system=system)
+
     def with_network(self, network: str) -> NcclModel:
         """The same nodes with another kind of network."""
         if network not in NETWORKS:

@@ -36,7 +36,8 @@ PRECISIONS = {
     "tf32": "tf32", "fp32": "fp32", "fp64": "fp32", "16": "16",
 }  # fmt: skip
 NETWORK = re.compile(
-    r"\b(?:efa|p[45]d?e?n?|ib|infiniband|roce|[ehnx]dr\d*|slingshot|ethernet|tcpx?)\b|\d\s*[x×]\s*\d{2,3}\s*G",
+    r"\b(?:efa|p[3-6]d?e?n?|ib|infiniband|roce|[ehnx]dr\d*|slingshot|ethernet|tcpxo?|perlmutter)\b|"
+    r"\d\s*[x×]\s*\d{2,3}\s*G|\ba[234]-?(?:high|mega|ultra|edge)|\bND\d+",
     re.IGNORECASE,
 )
 PLANNED = (

@@ -6,6 +6,7 @@ bias the mean of the errors themselves.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -30,6 +31,8 @@ from choreo.workload import Plan
 
 __all__ = ["GroupError", "PredictedRow", "Validation", "group_errors", "predict_case", "read_cases", "validate"]
 
+# GPUs of a node, in the column gpu: "A100-40G-SXM (4/node, Slingshot)".
+NODE = re.compile(r"(?<![\d.])(\d{1,2})\s*(?:GPUs?\s*)?(?:/|per\s+|a\s+)\s*node\b", re.IGNORECASE)
 # These log the memory of their first rank, which is in the first stage; others log the fullest rank's.
 LOG_FIRST_RANK = ("nanotron",)
 FILES = (DATA / "training_measured.csv", DATA / "training_measured_sweep.csv")
@@ -216,10 +219,13 @@ def _runner(case: Case, program: Software, cluster: Cluster) -> Callable[[Plan],
 
 @cache
 def _cluster(name: str, gpu: str, network: str) -> Cluster:
-    """The usual cluster of a GPU, with the row's network."""
+    """The usual cluster of a GPU, with the row's nodes ("4/node") and network."""
     from choreo.hardware import get_device
 
-    return get_cluster(name, device=get_device(gpu)).with_network_text(network)
+    found = get_cluster(name, device=get_device(gpu))
+    if told := NODE.search(gpu):
+        found = found.with_node_gpus(max(1, int(told[1])))
+    return found.with_network_text(network)
 
 
 def group_errors(rows: Sequence[PredictedRow]) -> list[GroupError]:
