@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from choreo.errors import UsageError
+from choreo.validate.plan.case import read_case
 from choreo.validate.plan.measured import COLUMNS, DATA, MeasuredRow, read_measured
 from choreo.validate.plan.validate import read_cases, validate
 from choreo.validate.rows import Skipped
@@ -218,10 +219,29 @@ def test_a_row_of_nvidias_tables_is_run_as_its_recipe_says(tmp_path: Path) -> No
         ("zero_stage", "os+g", 2),
         ("zero_stage", "FSDP", 3),
         ("seq", "8K", 8192),
+        ("zero_stage", "HYBRID_SHARD", 3),
+        ("zero_stage", "ddp", 0),
+        ("recompute", "activation checkpointing", "full"),
+        ("recompute", "moe_act, layernorm", "selective"),
+        ("gpus", "12x8", 96),
+        ("gpus", "96 GPUs", 96),
+        ("pp", "0", 1),
+        ("gated", "SwiGLU", True),
+        ("step_time_s", "~850 ms", 0.85),
     ],
 )
 def test_cells_are_read_as_people_write_them(tmp_path: Path, column: str, written: str, read: object) -> None:
     assert getattr(read_one(tmp_path, **{column: written}), column.removesuffix("_stage")) == read
+
+
+def test_deepspeed_is_as_old_as_its_device(tmp_path: Path) -> None:
+    about = {"software": "DeepSpeed ZeRO-3", "zero_stage": "", "tp": "1", "dp": "96"}
+    programs = {}
+    for gpu, tp in (("A100-80G-SXM", "1"), ("H100-80G-SXM", "1"), ("H100-80G-SXM", "2")):
+        row = read_one(tmp_path, **about | {"gpu": gpu, "tp": tp, "dp": str(96 // int(tp))})
+        assert row.zero == 3
+        programs[gpu, tp] = read_case(row).software
+    assert list(programs.values()) == ["megatron-2021", "fsdp", "megatron-core"]
 
 
 OPEN_ROWS = """source,software,model,gpu,gpus,tp,pp,dp,ep,interleave,micro_batch,global_batch,seq,precision

@@ -21,7 +21,7 @@ from choreo.validate.plan.measured import MeasuredRow
 from choreo.validate.plan.recipes import Recipe
 from choreo.validate.plan.row_axes import expert_tensors, read_axes
 from choreo.validate.plan.row_model import divisible, row_model
-from choreo.validate.plan.row_software import of_2024, row_recipe, row_software
+from choreo.validate.plan.row_software import of_2024, row_program, row_recipe, row_software
 from choreo.workload import Model, Plan
 from choreo.workload.legal import CHUNK_EXTRAS, even
 
@@ -124,8 +124,8 @@ def read_case(row: MeasuredRow) -> Case:
     if row.precision is None:
         chosen["precision"] = precision
     recipe = row_recipe(row, device.chip)
-    software = row_software(row, model, recipe, option)
-    default = program_defaults(row.software)
+    software = row_software(row, model, recipe, option, device.architecture)
+    default = program_defaults(row_program(row, device.architecture))
     plans, open_fields = _plans(row, model, precision, default, recipe, node=get_cluster(device.cluster).node_gpus)
     for name in ("pp", "dp", "ep"):
         # Sizes that the row's own do not allow.
@@ -256,7 +256,7 @@ def _interleaves(row: MeasuredRow, model: Model, pp: int, micro_batches: int, *,
     if pp == 1:
         return (1,)
     if row.interleave is not None:
-        return (row.interleave,)
+        return (row.interleave if pp * row.interleave <= model.layers + CHUNK_EXTRAS else 1,)
     if not tuned or micro_batches % pp:
         return (1,)
     return [value for value in INTERLEAVES if value == 1 or even(model.layers, pp * value, CHUNK_EXTRAS)]

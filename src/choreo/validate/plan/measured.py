@@ -157,7 +157,7 @@ def _row(index: int, values: dict[str, str]) -> MeasuredRow:
         gpus=gpus,
         seq=seq,
         sequence_parallel=read_yes("sequence_parallel", values.get("sequence_parallel", "")),
-        zero=read_zero(values.get("zero_stage", "")),
+        zero=read_zero(values.get("zero_stage", "") or _told_zero(values.get("software", ""))),
         hybrid=HYBRID.search(f"{values.get('zero_stage', '')} {values.get('notes', '')}") is not None,
         recompute=recompute,
         recompute_modules=modules,
@@ -168,6 +168,12 @@ def _row(index: int, values: dict[str, str]) -> MeasuredRow:
         mem_bytes=None if mem_gb is None else mem_gb * 1e9,
         **counts,
     )
+
+
+def _told_zero(software: str) -> str:
+    """The ZeRO stage in the name of the program, as in "DeepSpeed ZeRO-3"."""
+    found = re.search(r"zero[ _-]*([1-3])", software, re.IGNORECASE)
+    return found[1] if found else ""
 
 
 def _unnamed(layers: int | None, hidden: int | None, params_b: float | None) -> str:

@@ -10,12 +10,26 @@ from choreo.validate.plan.recipes import Recipe, find_recipe
 from choreo.validate.plan.row_model import catalogued
 from choreo.workload import Model
 
-__all__ = ["of_2024", "row_recipe", "row_software"]
+__all__ = ["of_2024", "row_program", "row_recipe", "row_software"]
+
+OF_2021 = ("volta", "ampere")  # architectures of devices that there were
 
 
-def row_software(row: MeasuredRow, model: Model, recipe: Recipe | None, option: str) -> str:
-    """The program, and `option` with those of the row."""
+def row_program(row: MeasuredRow, architecture: str) -> str:
+    """The name of the program.
+
+    DeepSpeed and what is built on it stands for Megatron of 2021. On a device that came later it is a later one: with
+    flash attention, and as Megatron-core where it cuts tensors or layers, as FSDP where ZeRO is all.
+    """
     name = program_name(row.software)
+    if name != "megatron-2021" or "2021" in row.software or architecture in OF_2021:
+        return name
+    return "megatron-core" if (row.tp or 1) * (row.pp or 1) > 1 else "fsdp"
+
+
+def row_software(row: MeasuredRow, model: Model, recipe: Recipe | None, option: str, architecture: str) -> str:
+    """The program, and `option` with those of the row."""
+    name = row_program(row, architecture)
     if name == "nanotron" and row.blocking_pipeline:
         name = "nanotron-blocking-pipeline"
     if name == "megatron-core":
