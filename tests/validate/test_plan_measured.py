@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from choreo.errors import UsageError
 from choreo.validate.plan.case import read_case
 from choreo.validate.plan.measured import COLUMNS, DATA, MeasuredRow, read_measured
+from choreo.validate.plan.row_model import catalogued
 from choreo.validate.plan.validate import read_cases, validate
 from choreo.validate.rows import Skipped
 
@@ -232,6 +233,25 @@ def test_a_row_of_nvidias_tables_is_run_as_its_recipe_says(tmp_path: Path) -> No
 )
 def test_cells_are_read_as_people_write_them(tmp_path: Path, column: str, written: str, read: object) -> None:
     assert getattr(read_one(tmp_path, **{column: written}), column.removesuffix("_stage")) == read
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("DeepSeek-V3-671B-A37B", "deepseek-v3"),
+        ("Llama4-Maverick-400B-A17B", "llama4-maverick"),
+        ("Kimi K2 1.04T-A32B", "kimi-k2"),
+        ("OpenAI gpt-oss-120b", "gpt-oss-120b"),
+        ("Qwen3-MoE-235B-A22B", "qwen3-235b-a22b"),
+        ("DeepSeek V3 671B (proxy, 8 layers)", "deepseek-v3"),
+        ("Mixtral-8x7B-4L", "mixtral-8x7b"),
+        ("Mixtral-8x22B-G8T8", "mixtral-8x22b-g8t8"),
+        ("llama31_405b", "llama3-405b"),
+    ],
+)
+def test_models_are_found_as_tables_write_them(tmp_path: Path, written: str, name: str) -> None:
+    found = catalogued(read_one(tmp_path, model=written, layers="", hidden="", heads=""))
+    assert found is not None and found.name == name
 
 
 def test_deepspeed_is_as_old_as_its_device(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 
@@ -20,6 +21,7 @@ __all__ = ["catalogued", "divisible", "row_model"]
 
 ACTIVE = 8  # experts per token, if only the name mentions experts, or there are many
 MANY_EXPERTS = 64
+SIZE = r"[\s_-]*\(?\d+(?:\.\d+)?[BT](?:[\s_-]*A\d+(?:\.\d+)?B)?\)?$"  # at the end of a name: "671B-A37B"
 SIZES = ("name", "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab")
 FAR = 0.25  # by how much sizes may miss the number of parameters before layers are taken to be counted otherwise
 GPT_VOCAB, LLAMA_VOCAB = 51200, 128256  # GPT-2's padded as Megatron pads it; Llama 3's
@@ -133,16 +135,33 @@ def _shape(row: MeasuredRow) -> tuple[int, int]:
 
 def catalogued(row: MeasuredRow) -> Model | None:
     """The catalogue's model of that name, if its width is the row's."""
-    words = re.split(r"\s+(?:\(|proxy|zero|ptd|megatron|megascale)", row.model, flags=re.IGNORECASE)[0]
-    # "DeepSeek-V3 671B" is the catalogue's deepseek-v3, "TinyLlama (1.1B)" its name without the size.
-    sizeless = re.sub(r"[\s_-]*\(?\d+(?:\.\d+)?B\)?$", "", words, flags=re.IGNORECASE)
-    # The language model of a vision-language model.
-    blind = re.sub(r"[\s_-]VL\b", "", words)
-    for name in (row.model, words, sizeless, blind):
+    for name in _spellings(row.model):
         found = _named(name)
         if found is not None and row.hidden in {None, found.hidden}:
             return found
     return None
+
+
+def _spellings(name: str) -> Iterator[str]:
+    """A model's name as it stands, then without what tables add to it.
+
+    >>> list(_spellings("DeepSeek-V3-671B-A37B"))[-1], list(_spellings("Qwen3-MoE-30B-A3B-4L"))[-1]
+    ('DeepSeek-V3', 'Qwen3-30B-A3B')
+    """
+    yield name
+    words = re.split(r"\s+(?:\(|proxy|zero|ptd|megatron|megascale)", name, flags=re.IGNORECASE)[0]
+    yield words
+    # "llama3_70b-12L" has fewer layers, "OpenAI gpt-oss-20b" a maker; a vision-language model has a language model.
+    fewer = re.sub(r"[\s_-]+(?:l\d+|\d+[\s_-]*l(?:ayers?)?)$", "", words, flags=re.IGNORECASE)
+    plain = re.sub(r"^(?:openai|meta|nvidia|mistral(?= mixtral))\s+|[\s_-](?:VL|MoE)\b", "", fewer, flags=re.IGNORECASE)
+    # "DeepSeek-V3 671B" is the catalogue's deepseek-v3, "TinyLlama (1.1B)" its name without the size.
+    for longer in dict.fromkeys((words, fewer, plain)):
+        yield longer
+        shorter = re.sub(SIZE, "", longer, flags=re.IGNORECASE)
+        if shorter != longer:
+            yield shorter
+    if plain != words:
+        yield plain
 
 
 @lru_cache(maxsize=1024)  # a table has many rows of a model, and looking up an unknown name is slow
