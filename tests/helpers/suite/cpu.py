@@ -1,6 +1,6 @@
 """What each test costs: CPU seconds of its process and of all that it started, which hardly change with the load.
 
-`pytest --cpu FILE` appends a line a test to the file, and prints in the end what folders, files and tests cost. For a
+`pytest --cpu FILE` writes a line a test to the file, and prints in the end what folders, files and tests cost. For a
 run that was cut short, `python -m tests.helpers.suite.cpu FILE` prints it.
 """
 
@@ -48,6 +48,8 @@ class Costs:
     file: Path
 
     def __post_init__(self) -> None:
+        if self.file.suffix == ".py":
+            raise pytest.UsageError(f"--cpu writes to {self.file}; name a new file there, and tests without an option")
         self.file.write_text("")
 
     def pytest_collection_finish(self) -> None:
