@@ -238,8 +238,10 @@ class RendezvousError(ChoreoError):
 class PeerFailure(ChoreoError):  # noqa: N818
     """Ranks died, did not answer before the deadline, or left.
 
-    `ranks` are those that failed, the same on every survivor. It is empty if every rank answers but the call was not
-    done before its deadline, or if a rank sent invalid data. `collective` and `step` say where this rank was.
+    `ranks` are those that failed, the same on every survivor. On the side of a network partition that may not continue,
+    they are those that this rank does not reach. It is empty if no rank is known to have failed: the call was not done
+    before its deadline though every rank answers, or a rank sent invalid data. `collective` and `step` say where this
+    rank was.
     """
 
     def __init__(self, message: str, *, ranks: Iterable[int], collective: str = "", step: int | None = None) -> None:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,67 +16,12 @@ import pytest
 import choreo
 from choreo.errors import CommunicatorClosed, PeerFailure
 from choreo.run.communicator import Communicator
-from choreo.run.consensus import control_channel
-from tests.helpers.network.hosts import Hosts, NetworkJob, hosts, why_no_hosts
+from tests.helpers.network.cuts import CALL_S, MIXED, SHRINK_S, THREE, after_a_cut, begin, go, hear_until
+from tests.helpers.network.hosts import Hosts, NetworkJob, why_no_hosts
 from tests.helpers.ranks.faults import Pipe, values
 
 pytestmark = pytest.mark.skipif(bool(why_no_hosts()), reason=why_no_hosts() or "they can")
-MIXED, THREE = (0, 0, 1, 1), (0, 1, 2)
 SECRET = "what these cut jobs know"
-CALL_S, SHRINK_S = 0.5, 2.0
-
-
-@pytest.fixture
-def machines() -> Iterator[Hosts]:
-    with hosts(3) as made:
-        yield made
-
-
-def after_a_cut(comm: Communicator, talk: Pipe, call_s: tuple[float, ...], shrink_s: float, rejoins: int) -> Any:
-    """Calls until one fails; then goes on, or is told that it does not; then those who were left out come back."""
-    rank, story, text = comm.rank, "", ""
-    comm.all_reduce(np.ones(10))
-    talk.send("ready")
-    talk.recv()
-    failed: list[int] = []
-    try:
-        try:
-            while True:
-                comm.all_reduce(np.ones(1000), timeout=call_s[rank])
-        except PeerFailure as error:
-            failed, text = sorted(error.ranks), str(error)
-        talk.send("failed")
-        comm = comm.shrink(timeout=shrink_s)
-        story = "went on"
-    except CommunicatorClosed as error:
-        story = str(error)
-        story += "".join(f"; {one.name} still runs" for one in threading.enumerate() if one.name.startswith("choreo"))
-    ranks = comm.ranks if story == "went on" else ()
-    if rejoins:
-        talk.send("decided")
-        talk.recv()
-        comm = comm.grow(rejoins, timeout=20.0) if story == "went on" else choreo.join(timeout=20.0)
-        everybody = comm.all_gather(np.array([comm.ranks[comm.rank]]))[:, 0].tolist()
-        assert everybody == list(comm.ranks)
-        comm.barrier()
-        comm.close()
-    return failed, text, story, ranks, comm.ranks
-
-
-def begin(job: NetworkJob) -> None:
-    for rank in range(len(job.talks)):
-        assert job.hear(rank) == "ready"
-
-
-def go(job: NetworkJob) -> None:
-    for talk in job.talks:
-        talk.send("go")
-
-
-def hear_until(job: NetworkJob, word: str) -> None:
-    for rank in range(len(job.talks)):
-        while job.hear(rank) != word:
-            pass
 
 
 def cases(where: tuple[int, ...], slow: int) -> tuple[float, ...]:
@@ -305,48 +249,6 @@ def test_three_machines_that_flap_do_not_decide_differently(machines: Hosts, see
         members = next(iter(went), ())
         assert (story == "went on") == (rank in members), found
         assert story == "went on" or "go on without it" in story, found
-
-
-def after_a_cut_that_it_hardly_sees(*given: Any) -> Any:
-    """As on a busy machine, where a rank looks too seldom to count for how long nothing was acknowledged."""
-    control_channel.LONGEST_LOOK_S = 0.0
-    return after_a_cut(*given)
-
-
-@pytest.mark.parametrize("body", [after_a_cut, after_a_cut_that_it_hardly_sees])
-@pytest.mark.parametrize(("sender", "hearer"), [(0, 1), (1, 0)])
-def test_a_cut_in_one_direction_is_reported_on_both_sides(
-    machines: Hosts, sender: int, hearer: int, body: Callable[..., Any]
-) -> None:
-    with NetworkJob(machines, MIXED, body, (CALL_S,) * 4, SHRINK_S, 0) as job:
-        begin(job)
-        machines.deafen(sender, hearer)
-        go(job)
-        found = values(job.ended())
-    for rank, (failed, text, story, ranks, _) in enumerate(found):
-        if rank < 2:
-            # A rank of the other side that came too late to the call may be named alone.
-            assert failed in ([2, 3], [2], [3]) and (story, ranks) == ("went on", (0, 1)), found
-            assert all(f"rank {one} (host" in text for one in failed), text
-        else:
-            assert failed in ([0, 1], []) and "go on without it" in story, found
-            assert not text or "rank 0 (host" in text, text
-
-
-def test_a_cut_in_one_direction_is_reported_to_a_host_that_reaches_both(machines: Hosts) -> None:
-    with NetworkJob(machines, THREE, after_a_cut_that_it_hardly_sees, (CALL_S,) * 3, SHRINK_S, 0) as job:
-        begin(job)
-        machines.deafen(0, 1)
-        go(job)
-        found = values(job.ended())
-    away = found[2][0]
-    assert away in ([0], [1]), found
-    for rank, (failed, text, story, ranks, _) in enumerate(found):
-        assert "every rank answers" not in text, found
-        if [rank] == away:
-            assert "go on without it" in story, found
-        else:
-            assert (failed, story, ranks) == (away, "went on", tuple(sorted({0, 1, 2} - set(away)))), found
 
 
 def different(comm: Communicator, talk: Pipe) -> None:

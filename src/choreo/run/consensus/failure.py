@@ -4,6 +4,9 @@ A rank whose call fails publishes its status, which makes the others stop too. T
 which have published a status, and which are silent. When every live rank has published, or the silent ones have had
 their time, it proposes what it sees. The first proposal is the decision (`consensus`).
 
+A rank may stop only because another one did. It passes on why that one stopped (`causes`), so that ranks which do not
+hear that one learn it too. A rank that knows no cause waits for one.
+
 A silent rank has not necessarily failed. It may have returned from the call and be computing; then it learns the
 decision in its next call. It counts as failed if the deadline of the call has passed and one of these holds: some rank
 waits for it, it never began the call, or its host cannot be reached. If the network is cut in one direction, a rank can
@@ -15,18 +18,21 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
+from choreo.run.consensus.between_hosts import SILENT_S
+from choreo.run.consensus.causes import known_causes, publish_cause
 from choreo.run.consensus.consensus import Consensus
 from choreo.run.consensus.failure_detector import FailureDetector
-from choreo.run.consensus.status import Status
-from choreo.run.execute.failures import ALTERED, MISMATCHED, PEER_DIED, PEER_GAVE_UP, TIMED_OUT
+from choreo.run.consensus.status import Cause, Status
+from choreo.run.execute.failures import ALTERED, MISMATCHED, PEER_DIED, TIMED_OUT
 
 __all__ = ["CUT_ONE_WAY", "Failure", "RankFailure", "agree_on_failure"]
 
 # How long ranks have to publish their status. A rank in the call polls 50 times a second, if it gets a core; one that
-# has not begun the call will hardly do so now.
+# has not begun the call will hardly do so now. A rank that has said that it gives up has SILENT_S.
 GRACE_S, GRACE_IN_CALL_S = 0.3, 1.5
 PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.01
 TOPIC = "failure"
@@ -52,11 +58,27 @@ class Failure(msgspec.Struct, array_like=True, frozen=True):
     reduced: int  # the last `survive=True` call whose result every survivor has
     first: int  # the earliest call after that in which a survivor failed
     details: tuple[RankFailure, ...]  # of the first few that failed; of a mismatch, one rank of each side
+    all_answer: bool  # every rank that has not failed has published its status
 
     @property
     def ranks(self) -> frozenset[int]:
         """The ranks that failed."""
         return _unpack(self.failed)
+
+
+class _View(NamedTuple):
+    """What one rank sees of the others."""
+
+    dead: frozenset[int]
+    statuses: dict[int, Status]  # of all that are not dead
+    silent: set[int]  # ranks that have not published a status
+    cut_one_way: set[int]  # ranks that have, but receive nothing
+    causes: list[Cause]
+
+    @property
+    def late(self) -> bool:
+        """Whether the call is past a rank's deadline."""
+        return any(one.outcome == TIMED_OUT for one in self.causes)
 
 
 def agree_on_failure(
@@ -80,36 +102,30 @@ def agree_on_failure(
         found = consensus.decided(TOPIC)
         if found is not None:
             return msgspec.msgpack.decode(found, type=Failure), True
-        in_progress = consensus.is_in_progress(TOPIC)  # before statuses are read: a rank publishes its own first
-        dead = detector.dead()
-        detector.report_host()
-        statuses = {rank: detector.status_of(rank) for rank in range(detector.world_size) if rank not in dead}
-        call = detector.status.call
-        silent = {
-            rank for rank, one in statuses.items() if not one.cause and not (survive and one.returned >= call)
-        } - detector.gone().keys()
-        late = any(one.cause == TIMED_OUT for one in statuses.values())
-        in_call = late and any(detector.call_of(rank)[0] >= call for rank in silent)
+        in_progress = consensus.is_in_progress(TOPIC)
+        seen = _look(detector, survive=survive)
+        silent, late = seen.silent, seen.late
+        publish_cause(detector, seen.causes)
+        if late:
+            detector.publish_acknowledged()
+        in_call = late and any(detector.call_of(rank)[0] >= detector.status.call for rank in silent)
         end_s = began_s + (GRACE_IN_CALL_S if in_call else GRACE_S)
         if wait_for_all_until_s is not None:
             end_s = max(wait_for_all_until_s, end_s)
+        unexplained = not (seen.causes or seen.dead or detector.gone())
+        if unexplained or any(detector.gave_up(rank)[0] for rank in silent):
+            end_s = max(end_s, began_s + SILENT_S)
+        is_looking = _is_looking(detector, seen)
+        if is_looking:
+            end_s = began_s + SILENT_S
         # A rank that is stopped or cut off gets no time beyond the deadline of the call.
         unresponsive = late and silent and not silent - detector.unresponsive(silent)
-        cut_one_way = {rank for rank in statuses if late and detector.receives_nothing(rank)} - silent
-        # If the call timed out and all ranks answer, one of them may receive nothing: what is sent to it is never
-        # acknowledged. How long that takes to show depends on the load, so each rank publishes when all is
-        # acknowledged.
-        if late:
-            detector.publish_acknowledged()
-        answered = late and detector.channel is not None and not (silent or cut_one_way or dead)
-        looks = answered and not all(one.acknowledged for one in statuses.values() if one.cause)
-        end_s = began_s + GRACE_IN_CALL_S if looks else end_s
-        if not (silent or looks) or unresponsive or now_s >= end_s or in_progress:
-            proposal = _propose(detector, dead, statuses, silent, cut_one_way, late=late, survive=survive)
+        if not (silent or is_looking or unexplained) or unresponsive or now_s >= end_s:
+            proposal = _propose(detector, seen, survive=survive)
             failed = proposal.ranks
             may_decide = consensus.can_go_on_without(failed | silent)
             # In a call with `survive=True` the network may be back in time, unless the others have ended.
-            if may_decide or in_progress or not survive or not consensus.can_go_on_without(dead):
+            if may_decide or in_progress or not survive or not consensus.can_go_on_without(seen.dead):
                 found = None
                 if may_decide or in_progress:
                     found = consensus.decide(
@@ -120,35 +136,51 @@ def agree_on_failure(
                 return (proposal, False) if found is None else (msgspec.msgpack.decode(found, type=Failure), True)
             if now_s >= end_s:
                 return proposal, False
-        time.sleep(pause_s)
+        # A rank that has not seen enough yet does not propose; but it votes, whenever it looks for a decision.
+        time.sleep(PAUSE_S if in_progress else pause_s)
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
-def _propose(
-    detector: FailureDetector,
-    dead: frozenset[int],
-    statuses: dict[int, Status],
-    silent: set[int],
-    cut_one_way: set[int],
-    *,
-    late: bool,
-    survive: bool,
-) -> Failure:
+def _look(detector: FailureDetector, *, survive: bool) -> _View:
+    dead = detector.dead()
+    detector.report_host()
+    statuses = {rank: detector.status_of(rank) for rank in range(detector.world_size) if rank not in dead}
+    call = detector.status.call
+    silent = {rank for rank, one in statuses.items() if not one.cause and not (survive and one.returned >= call)}
+    silent -= detector.gone().keys()
+    seen = _View(dead, statuses, silent, set(), known_causes(detector, statuses))
+    if seen.late:
+        seen.cut_one_way.update({rank for rank in statuses if detector.receives_nothing(rank)} - silent)
+    return seen
+
+
+def _is_looking(detector: FailureDetector, seen: _View) -> bool:
+    """Whether a rank still finds out if all that it sends arrives.
+
+    If the call timed out and all ranks answer, one of them may receive nothing: what is sent to it is never
+    acknowledged. How long that takes to show depends on the load, so each rank publishes when all is acknowledged.
+    """
+    if detector.channel is None or not seen.late or seen.silent or seen.cut_one_way or seen.dead:
+        return False
+    return not all(one.acknowledged for one in seen.statuses.values() if one.cause)
+
+
+def _propose(detector: FailureDetector, seen: _View, *, survive: bool) -> Failure:
+    dead, statuses, silent, causes = seen.dead, seen.statuses, seen.silent, seen.causes
     call, gone = detector.status.call, detector.gone()
-    suspects = {one.suspect for one in statuses.values()} | {
-        one.culprit for one in statuses.values() if one.cause == TIMED_OUT
-    }
+    suspects = {one.suspect for one in statuses.values()} | {one.culprit for one in causes if one.outcome == TIMED_OUT}
     stuck = set()
     if survive:
         stuck = silent
-    elif late:
+    elif seen.late:
         stuck = {
             rank
             for rank in silent
             if rank in suspects or detector.is_cut_off(rank) or 0 <= detector.call_of(rank)[0] < call
         }
     lost = {rank: ALTERED if detector.is_altered(rank) else PEER_DIED for rank in dead}
-    failed = dict.fromkeys(sorted(stuck), TIMED_OUT) | dict.fromkeys(sorted(cut_one_way), CUT_ONE_WAY) | lost | gone
+    failed = dict.fromkeys(sorted(stuck), TIMED_OUT)
+    failed |= dict.fromkeys(sorted(seen.cut_one_way), CUT_ONE_WAY) | lost | gone
     failed.pop(detector.rank, None)
     survivors = [one for rank, one in statuses.items() if rank not in failed]
     details = [RankFailure(rank, failed[rank], *detector.call_of(rank)) for rank in sorted(failed)[:4]]
@@ -156,19 +188,21 @@ def _propose(
     # call whether all have the result.
     reduced = min(one.reduced for one in survivors)
     first = min((one.call for one in survivors if one.cause and one.call > reduced), default=sys.maxsize)
-    causes = {one.cause: one for one in survivors if one.cause not in (0, PEER_GAVE_UP)}
+    kinds = {one.outcome: one for one in causes if one.rank not in failed}
     # If calls do not match, a rank that has left may simply have finished.
-    if MISMATCHED in causes and not (stuck or dead - gone.keys()):
-        cause, culprit = MISMATCHED, causes[MISMATCHED].culprit
-        call, details = _sides(detector, causes[MISMATCHED].call)
-    elif ALTERED in causes:
-        cause, culprit = ALTERED, causes[ALTERED].culprit
+    if MISMATCHED in kinds and not (stuck or dead - gone.keys()):
+        cause, culprit = MISMATCHED, kinds[MISMATCHED].culprit
+        call, details = _sides(detector, kinds[MISMATCHED].call)
+    elif ALTERED in kinds:
+        cause, culprit = ALTERED, kinds[ALTERED].culprit
     elif failed:
         cause, culprit = failed[min(failed)], min(failed)
     else:
-        worst = causes[min(causes)] if causes else detector.status
-        cause, culprit = worst.cause, worst.culprit
-    return Failure(_pack(failed, detector.world_size), cause, call, culprit, reduced, first, tuple(details))
+        own = detector.status
+        worst = kinds[min(kinds)] if kinds else Cause(detector.rank, own.cause, own.culprit, own.call)
+        cause, culprit = worst.outcome, worst.culprit
+    packed = _pack(failed, detector.world_size)
+    return Failure(packed, cause, call, culprit, reduced, first, tuple(details), silent <= failed.keys())
 
 
 def _sides(detector: FailureDetector, call: int) -> tuple[int, list[RankFailure]]:

@@ -20,6 +20,7 @@ MOST_BLOCKS = 8  # whose sizes are listed, where they differ
 MOST_RANKS = 16  # that are listed
 _ALTERED = "arrived altered: something between the hosts changed, dropped, repeated or moved bytes of it"
 _RECONNECT = "no rank is given up, shrink() reconnects them"
+_NOBODY = "no rank is given up, shrink() goes on with those that call it"
 _CUT = "a connection to it was cut: something between the hosts closed it"
 _OPERATIONS = {
     operation_code(op, np.dtype(np.float64 if op is ReduceOp.AVG else np.int64)): op.value for op in reversed(ReduceOp)
@@ -94,14 +95,15 @@ def failure_error(
         more = f"; and {rest} more ranks failed" if rest else ""
     elif failure.cause == TIMED_OUT:
         what = f"not done before the deadline: {culprit} was waited for"
-        more = ", though every rank answers; no rank is given up"
+        more = ", though every rank answers" if failure.all_answer else ""
     elif failure.cause == PEER_GAVE_UP:
         what, more = f"{culprit} gave up the call", ", and has not said why"
     else:
         what, more = f"{culprit} sent invalid data", ""
-    then = f"shrink() goes on {'without them' if failure.ranks else 'with all ranks'}"
+    then = "shrink() goes on without them" if failure.ranks else _NOBODY
     if not agreed:
-        here = (rank for rank in range(detector.world_size) if rank not in failure.ranks)
+        answers = (rank == detector.rank or detector.status_of(rank).cause for rank in range(detector.world_size))
+        here = (rank for rank, answered in enumerate(answers) if answered and rank not in failure.ranks)
         then = f"{consensus.quorum.verdict(here)}, and only a majority goes on: shrink() waits until it is one"
     return PeerFailure(
         f"{where}: {what}{more}; {then}",

@@ -12,6 +12,7 @@ from __future__ import annotations
 import mmap
 import struct
 import zlib
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,6 +21,7 @@ from choreo.run.execute.layout import CALL_RECORD, HEADER, WINDOW, offset_of
 __all__ = [
     "DIRECTORY_BYTES",
     "CallDirectory",
+    "Cause",
     "Status",
     "calls_of",
     "find_call",
@@ -40,6 +42,15 @@ ENTRIES = DIRECTORY_BYTES // ENTRY_BYTES
 TEXT_BYTES = ENTRY_BYTES - _ENTRY.size
 
 
+class Cause(NamedTuple):
+    """Why a rank stopped: the executor's outcome, the rank that it blames, and the call."""
+
+    rank: int
+    outcome: int
+    culprit: int
+    call: int
+
+
 class Status(msgspec.Struct, array_like=True, frozen=True):
     """What a rank says about itself. In normal operation every field has its default."""
 
@@ -54,6 +65,7 @@ class Status(msgspec.Struct, array_like=True, frozen=True):
     blobs: tuple[bytes, ...] = ()  # its blobs in the exchanges of that attempt
     number: int = 0  # of the call in `text`; with `survive=True`, `call` is the first of two
     acknowledged: bool = False  # all other hosts have acknowledged what it sent since its call failed
+    passed_on: Cause | None = None  # why another rank stopped first, for those that do not hear that rank
 
 
 def write_status(own: mmap.mmap, number: int, status: Status) -> None:

@@ -1,0 +1,33 @@
+"""Why ranks have stopped: the causes that a rank knows, from whichever rank it heard them.
+
+A rank that stops only because another one did has no cause of its own. If two hosts do not hear each other, a third one
+passes on what it has heard. So all ranks that are connected at all know the same causes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from choreo.run.consensus.failure_detector import FailureDetector
+from choreo.run.consensus.status import Cause, Status
+from choreo.run.execute.failures import INTERRUPTED, LEFT, PEER_GAVE_UP
+
+__all__ = ["known_causes", "publish_cause"]
+
+_NO_CAUSE = (0, PEER_GAVE_UP, LEFT, INTERRUPTED)
+
+
+def known_causes(detector: FailureDetector, statuses: Mapping[int, Status]) -> list[Cause]:
+    """The causes that ranks have passed on, have given up with, or have published; those known best come last."""
+    found = [one.passed_on for one in statuses.values() if one.passed_on is not None]
+    found += [Cause(rank, *detector.gave_up(rank)) for rank in statuses]
+    found += [Cause(rank, one.cause, one.culprit, one.call) for rank, one in statuses.items()]
+    return [one for one in found if one.outcome not in _NO_CAUSE]
+
+
+def publish_cause(detector: FailureDetector, causes: list[Cause]) -> None:
+    """Pass on the cause that counts most, unless it is this rank's own."""
+    status = detector.status
+    first = min(causes, key=lambda one: (one.outcome, one.rank), default=None)
+    if first is not None and first.outcome != status.cause and first != status.passed_on:
+        detector.publish(passed_on=first)
