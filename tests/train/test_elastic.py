@@ -26,7 +26,7 @@ from choreo.train.scale import scaled
 from choreo.workload import Plan, get_model
 from tests.helpers.network.hosts import hosts, why_no_hosts
 from tests.helpers.ranks.elastic import ElasticJob, losses_alone, train_config
-from tests.helpers.ranks.faults import eventually, segments
+from tests.helpers.ranks.faults import eventually, left_since, segments
 from tests.helpers.suite.torch import torch
 
 TOLERANCE = 1e-6
@@ -52,7 +52,7 @@ def alone(steps: int, *options: tuple[str, Any]) -> list[float]:
 def nothing_is_left() -> Iterator[None]:
     before = segments()
     yield
-    assert eventually(lambda: segments() <= before)
+    assert not left_since(before)
 
 
 def right(job: ElasticJob, *options: tuple[str, Any]) -> None:

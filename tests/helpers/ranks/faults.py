@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
+import choreo
 from choreo.run.communicator import Communicator
 from choreo.run.connect import connect
 from choreo.run.execute.choice import Chooser
@@ -57,6 +58,11 @@ class Ranks:
             process.join()
         for talk in self.talks:
             talk.close()
+
+    @property
+    def pids(self) -> list[int]:
+        """Their process numbers."""
+        return [process.pid or 0 for process in self.processes]
 
     def tell(self, rank: int, number: int) -> None:
         """Send a signal to a rank."""
@@ -135,9 +141,21 @@ def run_body(body: Callable[..., Any], communicator: Communicator | None, talk: 
         return Ended(error=type(error).__name__, text=text, ranks=tuple(sorted(getattr(error, "ranks", ()))))
 
 
-def segments() -> set[str]:
-    """Names of ours in shared memory, and for a moment those of other tests."""
-    return {path.name for path in Path("/dev/shm").glob("choreo-*")}
+def segments(*owners: int) -> set[str]:
+    """Names in shared memory of what these processes have made, or all; other tests have names for a moment, too."""
+    found = {path.name for path in Path("/dev/shm").glob("choreo-*")}
+    return {name for name in found if name.split("-")[-2] in map(str, owners)} if owners else found
+
+
+def left_since(before: set[str]) -> set[str]:
+    """Names in shared memory that have come since, and stay. A start in between removes those of killed ranks."""
+    left = segments() - before
+
+    def is_removed() -> bool:
+        choreo.init().close()
+        return not left & segments()
+
+    return set() if eventually(is_removed) else left & segments()
 
 
 def names_held(pid: int) -> set[str]:

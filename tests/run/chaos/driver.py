@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeAlias
 
-import choreo
-from tests.helpers.ranks.faults import Pipe, eventually, segments
+from tests.helpers.ranks.faults import Pipe, left_since, segments
 from tests.helpers.ranks.fork_server import CONTEXT, start_server
 from tests.run.chaos.rank import Settings, life
 
@@ -112,16 +111,9 @@ class Chaos:
             one.process.join()
             one.talk.close()
         self._held.close()
-        # What a killed rank had under a name is the next start's to remove. Others on this machine have names there for
-        # a moment, and may be killed as well.
-        left = segments() - self._before
-
-        def is_removed() -> bool:
-            choreo.init().close()
-            return not left & segments()
-
-        if not eventually(is_removed):
-            self.wrong.append(f"left in shared memory: {sorted(left & segments())}")
+        left = left_since(self._before)
+        if left:
+            self.wrong.append(f"left in shared memory: {sorted(left)}")
 
     # What kinds of events are made of
 

@@ -19,6 +19,8 @@ from choreo.run.launch.on_ray.script import launch_on_ray
 from tests.helpers.command import run_choreo
 from tests.helpers.ranks.ray_cluster import ray_cluster, ray_node
 
+START_S = 300.0  # for what Ray starts within seconds where it gets a core
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
@@ -43,7 +45,7 @@ def total(secret_is_hidden: bool = True) -> tuple[int, float, str]:
 
 
 def test_every_rank_returns_and_ranks_of_a_node_are_neighbours(cluster: Any) -> None:
-    assert on_ray(total, ranks=4, placement="spread") == [(rank, 4.0, "2") for rank in range(4)]
+    assert on_ray(total, ranks=4, placement="spread", timeout=START_S) == [(rank, 4.0, "2") for rank in range(4)]
 
 
 @pytest.mark.grid
@@ -55,7 +57,7 @@ def test_an_exception_in_one_rank_is_the_error_of_all(cluster: Any) -> None:
             comm.barrier()
 
     with pytest.raises(KeyError, match="what went wrong"):
-        on_ray(bad, ranks=3)
+        on_ray(bad, ranks=3, timeout=START_S)
 
 
 def test_a_rank_that_dies_is_named_or_started_again(cluster: Any) -> None:
@@ -77,8 +79,8 @@ def test_a_rank_that_dies_is_named_or_started_again(cluster: Any) -> None:
         return comm.world_size, float(comm.all_reduce(np.ones(1))[0])
 
     with pytest.raises(choreo.PeerFailure, match=r"rank 1 \(pid \d+ on .*\) died"):
-        on_ray(dies, False, ranks=3)
-    assert on_ray(dies, True, ranks=3, restarts=1) == [(3, 3.0)] * 3
+        on_ray(dies, False, ranks=3, timeout=START_S)
+    assert on_ray(dies, True, ranks=3, restarts=1, timeout=START_S) == [(3, 3.0)] * 3
 
 
 def test_a_job_that_does_not_fit_says_what_there_is(cluster: Any) -> None:
@@ -158,7 +160,7 @@ def test_a_node_that_is_lost_ends_the_job_by_name(cluster: Any, tmp_path: Path) 
 
     threading.Thread(target=lose_node).start()
     with pytest.raises(choreo.PeerFailure, match="died"):
-        on_ray(waits, ranks=2, resources={"CPU": 1, "doomed": 1})
+        on_ray(waits, ranks=2, resources={"CPU": 1, "doomed": 1}, timeout=START_S)
 
 
 @pytest.mark.grid

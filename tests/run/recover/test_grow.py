@@ -14,7 +14,7 @@ import choreo
 from choreo.errors import JoinError, PeerFailure, UsageError
 from choreo.run.communicator import Communicator
 from tests.helpers.network.hosts import PORT, NetworkJob, hosts, why_no_hosts
-from tests.helpers.ranks.faults import PATIENCE_S, Job, Pipe, eventually, segments
+from tests.helpers.ranks.faults import PATIENCE_S, Job, Pipe, segments
 
 SECRET = "a secret of at least sixteen bytes"
 
@@ -50,11 +50,11 @@ def joins_with(comm: Communicator, talk: Pipe, given: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("secret", [True, False], ids=["secret", "no-secret"])
 def test_a_new_process_with_the_same_environment_comes_in(port: int, secret: bool) -> None:
-    before, variables = segments(), environment(port, secret=secret)
+    variables = environment(port, secret=secret)
     with Job(2, grows, variables) as job, Job(1, joins, variables) as joiner:
         ended = [*job.ended(), *joiner.ended()]
+        assert not segments(*job.pids, *joiner.pids)
     assert [one.value for one in ended] == [(at, (0, 1, 2), [0, 1, 2]) for at in range(3)], ended
-    assert eventually(lambda: segments() <= before)
 
 
 def test_several_come_at_once_and_to_one_who_was_alone(port: int) -> None:
@@ -77,15 +77,15 @@ def sees_them_waiting(comm: Communicator, talk: Pipe, variables: dict[str, str])
 
 @pytest.mark.parametrize("secret", [True, False], ids=["secret", "no-secret"])
 def test_ranks_see_who_waits_before_they_grow(port: int, secret: bool) -> None:
-    before, variables = segments(), environment(port, secret=secret)
+    variables = environment(port, secret=secret)
     with Job(2, sees_them_waiting, variables) as job:
         job.hear_all()
         with Job(1, joins, variables) as joiner:
             ended = [*job.ended(), *joiner.ended()]
+            assert not segments(*job.pids, *joiner.pids)
     seen = [one.value[0] for one in ended[:2]]
     assert seen == [[0, 1], [0, 0]], ended
     assert [*(one.value[1] for one in ended[:2]), ended[2].value] == [(at, (0, 1, 2), [0, 1, 2]) for at in range(3)]
-    assert eventually(lambda: segments() <= before)
 
 
 def grows_there(comm: Communicator, talk: Pipe, port: int) -> Any:
