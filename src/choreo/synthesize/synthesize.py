@@ -25,6 +25,7 @@ from choreo.synthesize.generators.library import library
 from choreo.synthesize.generators.matched import matched
 from choreo.synthesize.generators.overlapped import overlapped
 from choreo.synthesize.generators.packed import packed
+from choreo.synthesize.generators.railed import railed
 from choreo.synthesize.generators.routed import routed
 from choreo.synthesize.generators.translated import translated
 from choreo.synthesize.problem import Candidate, Generator, Problem, read_problem
@@ -42,7 +43,7 @@ FEW_RANKS = 128
 # The shares with the least bound may leave ports no slack, so less uneven shares are tried too.
 EVENER = (0.7, 0.5)
 # In this order; of equally fast schedules the first wins.
-GENERATORS: tuple[Generator, ...] = (translated, overlapped, packed, routed, matched, layered, greedy)
+GENERATORS: tuple[Generator, ...] = (translated, overlapped, railed, packed, routed, matched, layered, greedy)
 # Generators that solve no linear programs and do not try hundreds of schedules.
 FAST: tuple[Generator, ...] = (translated, greedy)
 # The generators by effort; the other efforts use all of them.

@@ -43,9 +43,17 @@ class Tasks:
 
 
 def in_time(
-    tasks: Tasks, hops: Hops, *, busiest_first: bool = False, together: bool = False, compiled: bool | None = None
+    tasks: Tasks,
+    hops: Hops,
+    *,
+    planned_s: Floats | None = None,
+    busiest_first: bool = False,
+    together: bool = False,
+    compiled: bool | None = None,
 ) -> tuple[Floats, float]:
     """When each task starts, and when the last has arrived.
+
+    With `planned_s` tasks go in the order of these starts, not of what they are due and the path before them.
 
     With `busiest_first` a hop goes first if one of its links has the most left to carry, as behind switches, where a
     message needs a port of its sender and one of its receiver. With `together` tasks that wait for the same hop are one
@@ -60,7 +68,7 @@ def in_time(
     columns = (
         tasks.hop,
         takes_s,
-        tasks.due_s - _rest(alone_s, before),
+        tasks.due_s - _rest(alone_s, before) if planned_s is None else planned_s,
         np.bincount(before[:, 1], minlength=len(tasks)),
         np.searchsorted(before[:, 0], np.arange(len(tasks) + 1)),
         before[:, 1],

@@ -35,6 +35,8 @@ KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce")
 # With this many hops of pieces, a way of scheduling is dropped once it gives the same result as another, or one worse
 # than the best by this factor.
 MANY_TASKS, NEAR = 3000, 1.3
+# List scheduling looks at all hops of a link that becomes free; this many looks take a third of a second.
+MOST_LOOKS = 1 << 27
 # After two numbers of chunks that gain less than this fraction of the time, more are not tried.
 HARDLY = 0.002
 
@@ -100,9 +102,10 @@ def _on(problem: Problem, hops: Hops, division: Division) -> Iterator[Candidate]
     known: tuple[list[Tree] | None, int] = None, 0
     one_way = problem.collective in ("broadcast", "reduce")
     hops_a_chunk = (problem.ranks - 1) * (problem.ranks if shared else 1 if one_way else 2)
+    most = min(problem.most_transfers // 4, MOST_LOOKS / _looks(hops))
     for chunks in SHARE_CHUNKS if shared else VECTOR_CHUNKS:
         transfers = chunks * hops_a_chunk
-        if chunks > 1 and (size / chunks < LEAST_CHUNK_BYTES or transfers > problem.most_transfers // 4):
+        if chunks > 1 and (size / chunks < LEAST_CHUNK_BYTES or transfers > most):
             break
         trees, seconds_a_byte = division(chunks)
         last_s = size * seconds_a_byte
@@ -147,6 +150,12 @@ def _on(problem: Problem, hops: Hops, division: Division) -> Iterator[Candidate]
                 relays=hops.relays,
             )
             yield Candidate("packed", backwards(schedule) if undone else schedule)
+
+
+def _looks(hops: Hops) -> float:
+    """How many hops share links with a hop, on average, counted once for each link."""
+    sharing = np.diff(hops.load.indptr)
+    return float((sharing * sharing).sum() / len(hops))
 
 
 def _ways(problem: Problem, hops: Hops) -> Iterator[_Way]:
