@@ -24,13 +24,13 @@ from choreo.synthesize.timeline import steps_of
 
 __all__ = ["railed"]
 
-PIECES = (4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 56, 64, 80, 96, 128, 192, 256)
+PIECES = (4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 192, 256)
 # More pieces are not tried once plans take longer than the best by this factor.
 FAR = 1.1
 # How many pieces at either end are smaller, and by which factor from one to the next.
 SMALLER, FACTORS = (0, 1, 2, 3, 4, 6), (0.5, 0.7, 0.85)
 # Every server gets rails to itself if they have this part of the speed that the bound allows, and then as many.
-ENOUGH, SPARE = 0.9, (1.0, 1.15, 1.4, 2.0)
+ENOUGH, SPARE = 0.9, (1.0, 1.15, 1.25, 1.4, 2.0)
 # The most hops of chunks in all plans that are tried for one choice of columns, and the most plans that are simulated.
 MOST_TRIED, MOST_SIMULATED = 1 << 22, 4
 
@@ -85,12 +85,11 @@ def _best(planner: Planner) -> Iterator[Planned]:
         if end_s(shape) > FAR * end_s(best):
             break
         best = min(best, shape, key=end_s)
-    improved = math.isfinite(end_s(best))
-    while improved:
-        improved = False
-        for shape in _similar(best):
-            if end_s(shape) < end_s(best) * (1 - 1e-4):
-                best, improved = shape, True
+    better: Shape | None = best if math.isfinite(end_s(best)) else None
+    while better is not None:
+        best = better
+        enough_s = end_s(best) * (1 - 1e-4)
+        better = next((shape for shape in _similar(best) if end_s(shape) < enough_s), None)
     # With many small pieces the simulation may be further from the plan, so the best of several numbers are returned.
     by_pieces = {shape.pieces: shape for shape in sorted(found, key=end_s, reverse=True)}
     yield from (found[shape] for shape in sorted(by_pieces.values(), key=end_s)[:MOST_SIMULATED])
@@ -98,11 +97,10 @@ def _best(planner: Planner) -> Iterator[Planned]:
 
 def _similar(shape: Shape) -> Iterator[Shape]:
     """Shapes that differ in one respect."""
+    yield from (replace(shape, pieces=count) for count in range(max(1, shape.pieces - 2), shape.pieces + 3))
     yield from (replace(shape, falling=count) for count in SMALLER)
     yield from (replace(shape, rising=count) for count in SMALLER)
     yield from (replace(shape, factor=factor) for factor in FACTORS)
-    nearby = PIECES.index(shape.pieces)
-    yield from (replace(shape, pieces=count) for count in PIECES[max(0, nearby - 1) : nearby + 2])
 
 
 def _candidate(problem: Problem, rails: Rails, plan: Planned) -> Candidate:
