@@ -119,10 +119,13 @@ class Planner:
         start, end = min(found, key=lambda one: one[1])
         return Planned(end, tasks, start, part)
 
-    def again(self, plan: Planned) -> Planned:
-        """The plan with messages prepared in the order in which they started: ranks prepare them so."""
-        start, end = in_time(plan.tasks, self.rails.hops, planned_s=plan.start_s)
-        return plan._replace(end_s=end, start_s=start)
+    def again(self, plan: Planned, times: int) -> Iterator[Planned]:
+        """The plan, and then again with messages prepared in the order in which they started: ranks prepare them so."""
+        yield plan
+        for _ in range(times):
+            start, end = in_time(plan.tasks, self.rails.hops, planned_s=plan.start_s)
+            plan = plan._replace(end_s=end, start_s=start)
+            yield plan
 
     def _in_pieces(self, parts: Floats) -> Iterator[_Chunk]:
         """The chunks of pieces, column by column."""

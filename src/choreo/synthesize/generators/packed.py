@@ -37,6 +37,8 @@ KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce")
 MANY_TASKS, NEAR = 3000, 1.3
 # List scheduling looks at all hops of a link that becomes free; this many looks take a third of a second.
 MOST_LOOKS = 1 << 27
+# How often a plan is made again in the order of its starts.
+AGAIN = 4
 # After two numbers of chunks that gain less than this fraction of the time, more are not tried.
 HARDLY = 0.002
 
@@ -139,17 +141,22 @@ def _on(problem: Problem, hops: Hops, division: Division) -> Iterator[Candidate]
             weights[piece.chunk] = piece.weight
         for kind in tasks.values():  # those that exchange are not always as fast as planned
             start, _, those = min((found for found in timed if found[2] is kind), key=lambda found: found[1])
-            schedule = Schedule(
-                "all_gather" if undone else problem.collective,
-                steps_of(those, hops, start, count),
-                problem.root,
-                "packed",
-                weights,
-                switches=hops.members - hops.devices - hops.relays,
-                receive_in_order=True,
-                relays=hops.relays,
-            )
-            yield Candidate("packed", backwards(schedule) if undone else schedule)
+            # Ranks prepare messages in order of steps, which is that of the starts: plan again in that order.
+            plans = [start]
+            for _ in range(AGAIN):
+                plans.append(in_time(those, hops, planned_s=plans[-1])[0])
+            for planned in plans:
+                schedule = Schedule(
+                    "all_gather" if undone else problem.collective,
+                    steps_of(those, hops, planned, count),
+                    problem.root,
+                    "packed",
+                    weights,
+                    switches=hops.members - hops.devices - hops.relays,
+                    receive_in_order=True,
+                    relays=hops.relays,
+                )
+                yield Candidate("packed", backwards(schedule) if undone else schedule)
 
 
 def _looks(hops: Hops) -> float:

@@ -31,6 +31,8 @@ FAR = 1.1
 SMALLER, FACTORS = (0, 1, 2, 3, 4, 6), (0.5, 0.7, 0.85)
 # Every server gets rails to itself if they have this part of the speed that the bound allows, and then as many.
 ENOUGH, SPARE = 0.9, (1.0, 1.15, 1.25, 1.4, 2.0)
+# How often a plan is made again in the order of its starts.
+AGAIN = 4
 # The most hops of chunks in all plans that are tried for one choice of columns, and the most plans that are simulated.
 MOST_TRIED, MOST_SIMULATED = 1 << 22, 4
 
@@ -45,8 +47,7 @@ def railed(problem: Problem) -> Iterator[Candidate]:
         for columns in _columns(problem, rails):
             planner = Planner(problem, rails, columns)
             for plan in _best(planner):
-                yield _candidate(problem, rails, plan)
-                yield _candidate(problem, rails, planner.again(plan))
+                yield from (_candidate(problem, rails, again) for again in planner.again(plan, AGAIN))
 
 
 def _columns(problem: Problem, rails: Rails) -> Iterator[Columns]:
