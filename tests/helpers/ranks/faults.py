@@ -144,18 +144,27 @@ def run_body(body: Callable[..., Any], communicator: Communicator | None, talk: 
 def segments(*owners: int) -> set[str]:
     """Names in shared memory of what these processes have made, or all; other tests have names for a moment, too."""
     found = {path.name for path in Path("/dev/shm").glob("choreo-*")}
-    return {name for name in found if name.split("-")[-2] in map(str, owners)} if owners else found
+    return {name for name in found if _owner(name) in owners} if owners else found
 
 
 def left_since(before: set[str]) -> set[str]:
-    """Names in shared memory that have come since, and stay. A start in between removes those of killed ranks."""
+    """Names in shared memory that have come since and stay, of processes that have ended: the others are not ours.
+
+    A start in between removes those of killed ranks.
+    """
     left = segments() - before
 
     def is_removed() -> bool:
         choreo.init().close()
-        return not left & segments()
+        return not {name for name in left & segments() if not Path(f"/proc/{_owner(name)}").exists()}
 
     return set() if eventually(is_removed) else left & segments()
+
+
+def _owner(name: str) -> int:
+    """The process that made a name in shared memory."""
+    parts = name.split("-")
+    return int(parts[3] if parts[1] == "probe" else parts[-2])
 
 
 def names_held(pid: int) -> set[str]:
