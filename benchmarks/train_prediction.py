@@ -33,7 +33,14 @@ from choreo.train.train import train
 from choreo.workload import Model, Plan
 
 GPT = Model(
-    *("gpt", 4, 256, 4), vocab=512, norm="layer", bias=True, learned_positions=256, tied_embeddings=True, max_seq=256
+    *("gpt", 4, 256, 4),
+    vocab=512,
+    norm="layer",
+    activation="gelu-tanh",
+    bias=True,
+    learned_positions=256,
+    tied_embeddings=True,
+    max_seq=256,
 )
 LLAMA = Model("llama", 4, 384, 6, ffn=1024, vocab=1024, gated=True, max_seq=256)
 SEQ, STEPS = 128, 5

@@ -181,8 +181,47 @@ def test_paths_that_are_no_files(write: Write, tmp_path: Path) -> None:
         assert str(caught.value).startswith(f"{path}: ")
     text = write(CHAIN.format(options=""), "algorithm.txt")
     assert refusal(lambda: choreo.load_algorithms(text)) == (
-        f"{text}: not a Python file; algorithms are loaded from files that end in .py"
+        f"{text}: not a Python file; algorithms are loaded from files that end in .py, schedules from .json, .npz and "
+        ".xml"
     )
+
+
+# Schedules that were saved
+
+
+@pytest.mark.parametrize("suffix", [".json", ".npz", ".xml"])
+def test_a_saved_schedule_is_an_algorithm(tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"made{suffix}"
+    saved = choreo.build("all_gather", "ring", 4)
+    choreo.save(saved, file)
+    (found,) = choreo.load_algorithms(file)
+    assert (found.collective, found.name, found.source, found.same_bits) == ("all_gather", "made", str(file), False)
+    again = choreo.build("all_gather", "made", 4)
+    choreo.prove(again)
+    assert again.algorithm == "made" and again.ranks == 4
+    with pytest.raises(choreo.RefusedError, match=r"all_gather by made needs exactly 4 ranks, not 5; use "):
+        choreo.build("all_gather", "made", 5)
+    choreo.load_algorithms(file)  # once more is no clash
+
+
+def test_a_saved_schedule_has_one_root(tmp_path: Path) -> None:
+    choreo.save(choreo.build("broadcast", "mst", 4, root=2), tmp_path / "made.json")
+    choreo.load_algorithms(tmp_path / "made.json")
+    assert choreo.build("broadcast", "made", 4, root=2).root == 2
+    with pytest.raises(choreo.RefusedError, match="made has root 2, not 0; use --root 2"):
+        choreo.build("broadcast", "made", 4)
+
+
+def test_a_saved_schedule_with_a_name_that_is_taken(tmp_path: Path) -> None:
+    choreo.save(choreo.build("all_gather", "direct", 4), tmp_path / "ring.json")
+    with pytest.raises(choreo.UsageError, match=r"already is an algorithm called 'ring' for all_gather, .*rename the"):
+        choreo.load_algorithms(tmp_path / "ring.json")
+
+
+def test_a_damaged_schedule_is_no_algorithm(tmp_path: Path) -> None:
+    (tmp_path / "made.json").write_text('{"collective": "all_gather"')
+    with pytest.raises(choreo.FormatError, match=r"made\.json: not a schedule"):
+        choreo.load_algorithms(tmp_path / "made.json")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

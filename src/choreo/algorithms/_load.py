@@ -1,4 +1,4 @@
-"""Algorithms from a Python file outside the package."""
+"""Algorithms from a file outside the package: a Python file, or a schedule that was saved."""
 
 from __future__ import annotations
 
@@ -9,16 +9,22 @@ from pathlib import Path
 
 from choreo.algorithms._build import where
 from choreo.algorithms._registry import Algorithm, registered
-from choreo.errors import AlgorithmError, ChoreoError, UsageError, shown
+from choreo.algorithms._requires import Requirement
+from choreo.errors import AlgorithmError, ChoreoError, RefusedError, UsageError, shown
 from choreo.files import is_file, is_folder
+from choreo.schedule import Schedule
+from choreo.schedule.files import load
 
 __all__ = ["load_algorithms"]
+
+SCHEDULES = (".json", ".npz", ".xml")
 
 
 def load_algorithms(path: str | Path) -> list[Algorithm]:
     """Run a Python file and return the algorithms it registered; if it fails, none stays registered.
 
-    What the file prints goes to stderr, so that stdout has only the command's output.
+    What the file prints goes to stderr, so that stdout has only the command's output. A saved schedule (`.json`, `.npz`
+    or `.xml`) is an algorithm too, called after its file, for the ranks and the root that it has.
 
     >>> from pathlib import Path
     >>> from tempfile import TemporaryDirectory
@@ -32,11 +38,16 @@ def load_algorithms(path: str | Path) -> list[Algorithm]:
         what = "a folder, not a file" if str(path) and is_folder(path) else "no such file"
         raise UsageError(f"{shown(path)}: there is {what} to load algorithms from")
     file = Path(path).resolve()
+    if file.suffix in SCHEDULES:
+        return [_from_schedule(file)]
     # A module name that no import statement can use, so that my_ring.py and numpy.py are both safe to load.
     name = f"choreo loaded from {file}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise UsageError(f"{shown(path)}: not a Python file; algorithms are loaded from files that end in .py")
+        raise UsageError(
+            f"{shown(path)}: not a Python file; algorithms are loaded from files that end in .py, "
+            "schedules from .json, .npz and .xml"
+        )
     module = importlib.util.module_from_spec(spec)
     registry = registered()
     before = dict(registry)
@@ -58,3 +69,35 @@ def load_algorithms(path: str | Path) -> list[Algorithm]:
             f"{shown(path)}: it registers no algorithm; put @choreo.algorithm(COLLECTIVE) above a function"
         )
     return fresh
+
+
+def _from_schedule(file: Path) -> Algorithm:
+    schedule = load(file)
+    collective, root = schedule.collective, schedule.root
+    known = registered().get((collective, file.stem))
+    if known is not None and known.source != str(file):
+        raise UsageError(
+            f"{shown(file)}: there already is an algorithm called {file.stem!r} for {collective}, in {known.source}; "
+            "rename the file"
+        )
+
+    def saved(ranks: int) -> Schedule:
+        return schedule
+
+    def saved_for_a_root(ranks: int, root: int) -> Schedule:
+        if root != schedule.root:
+            raise RefusedError(f"{file.stem} has root {schedule.root}, not {root}; use --root {schedule.root}")
+        return schedule
+
+    made = Algorithm(
+        collective,
+        file.stem,
+        saved if root is None else saved_for_a_root,
+        cost=None,
+        requires=Requirement(f"exactly {schedule.ranks} ranks", lambda ranks: ranks == schedule.ranks),
+        source=str(file),
+        summary=f"The schedule in {shown(file)}.",
+        same_bits=False,  # not known, so it is never chosen automatically
+    )
+    registered()[collective, file.stem] = made
+    return made

@@ -133,7 +133,7 @@ def get_algorithm(collective: str, name: str) -> Algorithm:
     if name == "synthesized":
         raise UsageError(
             f"a synthesized schedule is made for a network and a size: choreo synthesize {collective} -t T --size S -o "
-            "FILE writes one, and --schedule FILE uses it"
+            "made.json writes one, and --load made.json --algorithm made uses it"
         )
     elsewhere = sorted({a.collective for a in list_algorithms() if a.name == name})
     if elsewhere:

@@ -35,7 +35,7 @@ def swarm(servers: int, takes_s: Sequence[float], lag_s: float, ready_s: Sequenc
     root has each piece at its time in `ready_s`.
 
     >>> [(one.piece, one.src, one.dst) for one in swarm(3, [1.0, 1.0], 0.0, [0.0, 0.0])]
-    [(0, 0, 1), (1, 0, 2), (0, 1, 2), (1, 0, 1)]
+    [(0, 0, 1), (1, 0, 2), (0, 0, 2), (1, 2, 1)]
     """
     return _Swarm(servers, takes_s, lag_s, ready_s).run()
 

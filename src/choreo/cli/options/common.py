@@ -127,6 +127,6 @@ def load_option(function: Function) -> Function:
         is_eager=True,
         expose_value=False,
         callback=run,
-        metavar="FILE.py",
-        help="Load your own algorithms from a Python file.",
+        metavar="FILE",
+        help="Load your own algorithms from a Python file, or a schedule as one.",
     )(function)
