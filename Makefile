@@ -3,9 +3,9 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-# Two for each core: many tests wait for a process or a deadline rather than compute. The quick ones do not.
+# Four for each core: many tests wait for a process or a deadline rather than compute. The quick ones do not.
 CORES := $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)')
-WORKERS := $(shell echo $$((2 * $(CORES))))
+WORKERS := $(shell echo $$((4 * $(CORES))))
 # Without build isolation: numpy and setuptools are there already, and need not be fetched twice.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-build-isolation
 BUILT_FROM := pyproject.toml setup.py $(shell find src -name '*.[ch]')
