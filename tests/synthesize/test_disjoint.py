@@ -7,9 +7,9 @@ import pytest
 
 import choreo
 from choreo.synthesize import search
-from choreo.synthesize.disjoint import disjoint_trees
 from choreo.synthesize.network import Hops, hops_of
-from choreo.synthesize.packing import tree_depth
+from choreo.synthesize.trees.disjoint import disjoint_trees
+from choreo.synthesize.trees.packing import tree_depth
 from choreo.topology import Topology, compose
 from choreo.topology.blocks import graph
 from choreo.topology.graph import Ints, Links

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 import choreo
-from choreo.synthesize import packing, search
-from choreo.synthesize.arborescence import cheapest_arborescence
+from choreo.synthesize import search
 from choreo.synthesize.generators.packed import packed
 from choreo.synthesize.network import hops_of
-from choreo.synthesize.packing import pack, pack_both_ways
 from choreo.synthesize.problem import read_problem
+from choreo.synthesize.trees import packing
+from choreo.synthesize.trees.arborescence import cheapest_arborescence
+from choreo.synthesize.trees.packing import pack, pack_both_ways
 
 SLOW = choreo.get_topology("torus(3x3, 50GB/s, 1us)").with_slow_link(0, 1, 0.5).with_slow_link(1, 0, 0.5)
 DEAD = choreo.get_topology("torus(3x3, 50GB/s, 1us)").with_slow_link(0, 1, 0).with_slow_link(1, 0, 0)

@@ -13,9 +13,9 @@ import choreo
 from choreo.synthesize.generators.railed import railed
 from choreo.synthesize.network import hops_of
 from choreo.synthesize.problem import Problem, read_problem
-from choreo.synthesize.rail_plan import Shape
-from choreo.synthesize.rails import rails_of
-from choreo.synthesize.swarm import swarm
+from choreo.synthesize.rails.plan import Shape
+from choreo.synthesize.rails.rails import rails_of
+from choreo.synthesize.rails.swarm import swarm
 
 NETWORKS = [
     "switch(4, 300GB/s, 200ns, overhead=100ns) x switch(3, 25GB/s, 350ns, overhead=1us)",

@@ -15,12 +15,12 @@ import numpy as np
 
 from choreo.schedule import Schedule, backwards
 from choreo.schedule.weights import BLOCK_WEIGHT, whole_weights
-from choreo.synthesize.division import Division, disjoint_division, packed_division, part_bytes
 from choreo.synthesize.network import Hops, along_switches
-from choreo.synthesize.packing import Tree
 from choreo.synthesize.problem import LEAST_CHUNK_BYTES, Candidate, Problem
 from choreo.synthesize.relays import connects, group_hops, relays_of, settled
 from choreo.synthesize.timeline import Tasks, in_time, steps_of
+from choreo.synthesize.trees.division import Division, disjoint_division, packed_division, part_bytes
+from choreo.synthesize.trees.packing import Tree
 
 __all__ = ["packed"]
 

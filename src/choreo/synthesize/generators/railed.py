@@ -18,8 +18,8 @@ from choreo.schedule import Schedule, backwards
 from choreo.schedule.weights import BLOCK_WEIGHT, whole_weights
 from choreo.synthesize.network import hops_of
 from choreo.synthesize.problem import Candidate, Problem
-from choreo.synthesize.rail_plan import CHAIN, STAR, SWARM, Columns, Planned, Planner, Shape
-from choreo.synthesize.rails import Rails, rails_of
+from choreo.synthesize.rails.plan import CHAIN, STAR, SWARM, Columns, Planned, Planner, Shape
+from choreo.synthesize.rails.rails import Rails, rails_of
 from choreo.synthesize.timeline import steps_of
 
 __all__ = ["railed"]

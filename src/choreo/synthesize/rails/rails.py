@@ -15,11 +15,11 @@ import numpy as np
 from scipy.sparse import csr_matrix, diags
 from scipy.sparse.csgraph import dijkstra
 
-from choreo.synthesize.disjoint import disjoint_trees
 from choreo.synthesize.network import Hops
-from choreo.synthesize.packing import Tree as Packed
-from choreo.synthesize.packing import pack
 from choreo.synthesize.problem import Problem
+from choreo.synthesize.trees.disjoint import disjoint_trees
+from choreo.synthesize.trees.packing import Tree as Packed
+from choreo.synthesize.trees.packing import pack
 from choreo.topology.graph import Floats, Ints
 
 __all__ = ["Rails", "Route", "Strand", "Tree", "rails_of"]

@@ -17,8 +17,8 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_matrix, diags, hstack, vstack
 from scipy.sparse.csgraph import dijkstra
 
-from choreo.synthesize.arborescence import cheapest_arborescence
 from choreo.synthesize.network import Hops
+from choreo.synthesize.trees.arborescence import cheapest_arborescence
 from choreo.topology.graph import Floats, Ints
 
 __all__ = ["Tree", "pack", "pack_both_ways", "tree_depth"]

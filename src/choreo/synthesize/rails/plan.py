@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from choreo.synthesize.problem import LEAST_CHUNK_BYTES, Problem
-from choreo.synthesize.rails import Rails, Route, Strand, Tree
-from choreo.synthesize.swarm import swarm
+from choreo.synthesize.rails.rails import Rails, Route, Strand, Tree
+from choreo.synthesize.rails.swarm import swarm
 from choreo.synthesize.timeline import Tasks, in_time
 from choreo.topology.graph import Floats
 

@@ -7,10 +7,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from choreo.synthesize.disjoint import disjoint_trees
 from choreo.synthesize.network import Hops
-from choreo.synthesize.packing import Tree, pack, pack_both_ways, tree_depth
 from choreo.synthesize.problem import Problem
+from choreo.synthesize.trees.disjoint import disjoint_trees
+from choreo.synthesize.trees.packing import Tree, pack, pack_both_ways, tree_depth
 from choreo.topology.graph import Floats, Ints
 
 __all__ = ["Division", "disjoint_division", "packed_division", "part_bytes"]
