@@ -65,7 +65,7 @@ def test_a_rank_that_dies_is_named_or_started_again(cluster: Any) -> None:
         import numpy as np
 
         if os.environ.get("CHOREO_JOIN"):
-            comm = choreo.join()
+            comm = choreo.join(timeout=START_S)
         else:
             comm = choreo.init()
             if comm.rank == 1:
@@ -75,7 +75,7 @@ def test_a_rank_that_dies_is_named_or_started_again(cluster: Any) -> None:
             except choreo.PeerFailure:
                 if not survives:
                     raise
-            comm = comm.shrink().grow(1)
+            comm = comm.shrink().grow(1, timeout=START_S)
         return comm.world_size, float(comm.all_reduce(np.ones(1))[0])
 
     with pytest.raises(choreo.PeerFailure, match=r"rank 1 \(pid \d+ on .*\) died"):
