@@ -26,7 +26,8 @@ def attention(block: LayerBuilder, given: str) -> str:
         queries, keys, values = _latent(block, model.latent, given)
     else:
         queries, keys, values = _projected(block, given)
-    mixed = _core(block, queries, keys, values)
+    core = _Core(block, queries, keys, values)
+    mixed = _flash(block, core) if block.options.flash else _unfused(block, core)
     inner = ("heads", model.heads * model.value_dim)
     weight = build.weight("attention_out.weight", (inner, block.hidden[-1]), tp="heads")
     bias = [build.weight("attention_out.bias", block.hidden[-1:])] if model.bias and block.tp == 1 else []
@@ -142,64 +143,80 @@ def _rank_norm(block: LayerBuilder, name: str, dims: Dims) -> str:
     return made
 
 
-def _core(block: LayerBuilder, queries: str, keys: str, values: str) -> str:
-    build, model, options, mesh = block.build, block.model, block.options, block.build.mesh
-    by_heads = build.tensors[queries].sharding
-    if options.context == "ulysses":
-        inside = {"cp": "heads"} if mesh["cp"] > 1 else {}
-        wants = (by_heads.but(inside),) * 3
-    else:
-        wants = (by_heads, *(by_heads.but({"cp": None}),) * 2)
-    how = "ring" if options.context == "ring" else ""
-    dims = (*block.tokens, ("heads", model.heads * model.value_dim))
-    query = build.tensors[queries]
-    batch = query.local("batch", mesh, wants[0])
-    heads = query.local("heads", mesh, wants[0]) / model.query_dim
-    rows, seq = query.local("sequence", mesh, wants[0]), block.tokens[1][1]
-    names = [queries, keys, values]
-    if options.flash:
-        saves = (*names, "attention", "attention.statistics")
-        width = model.query_dim + model.value_dim
-        windowed = block.windowed and model.window < seq
-        visible, whole = seq, True
-        pieces = 1.0
-        if windowed and model.chunked:  # each chunk is a sequence of its own
-            pieces = seq / model.window
-            visible = model.window
-        elif windowed:
-            visible, whole = model.seen_keys(seq, windowed=True) + EDGES, False
-        (made,) = build.operator(
-            "attention",
-            "attention",
-            names,
-            [("attention", dims)],
-            want=wants,
-            saves=saves,
-            states=[("attention.statistics", (*block.tokens, ("heads", model.heads)), 4.0)],
-            how=how,
-            shape=(rows / pieces, visible, model.query_dim, batch * heads),
-            flops=2 * batch * heads * rows * (2 * model.seen_keys(seq, windowed=windowed)) * width,
-            batch=batch * pieces,
-            heads=heads,
-            kv_heads=build.tensors[keys].local("heads", mesh, wants[1]) / model.query_dim,
-            causal=whole,
-        )
-        return made
+class _Core:
+    """What every way of computing attention starts from: the shardings of its inputs and its sizes at one rank."""
+
+    def __init__(self, block: LayerBuilder, queries: str, keys: str, values: str) -> None:
+        build, model, mesh = block.build, block.model, block.build.mesh
+        self.names = (queries, keys, values)
+        by_heads = build.tensors[queries].sharding
+        if block.options.context == "ulysses":
+            inside = {"cp": "heads"} if mesh["cp"] > 1 else {}
+            self.wants = (by_heads.but(inside),) * 3
+        else:
+            whole = by_heads.but({"cp": None})
+            self.wants = (by_heads, whole, whole)
+        self.how = "ring" if block.options.context == "ring" else ""
+        self.dims = (*block.tokens, ("heads", model.heads * model.value_dim))
+        query = build.tensors[queries]
+        self.batch = query.local("batch", mesh, self.wants[0])
+        self.heads = query.local("heads", mesh, self.wants[0]) / model.query_dim
+        self.rows = query.local("sequence", mesh, self.wants[0])
+        self.seq = block.tokens[1][1]
+
+
+def _flash(block: LayerBuilder, core: _Core) -> str:
+    """One fused kernel, which keeps its inputs, its output and a statistic per row."""
+    build, model, seq = block.build, block.model, core.seq
+    windowed = block.windowed and model.window < seq
+    visible, whole = seq, True
+    pieces = 1.0
+    if windowed and model.chunked:  # each chunk is a sequence of its own
+        pieces = seq / model.window
+        visible = model.window
+    elif windowed:
+        visible, whole = model.seen_keys(seq, windowed=True) + EDGES, False
+    products = core.batch * core.heads
+    width = model.query_dim + model.value_dim
+    (made,) = build.operator(
+        "attention",
+        "attention",
+        core.names,
+        [("attention", core.dims)],
+        want=core.wants,
+        saves=(*core.names, "attention", "attention.statistics"),
+        states=[("attention.statistics", (*block.tokens, ("heads", model.heads)), 4.0)],
+        how=core.how,
+        shape=(core.rows / pieces, visible, model.query_dim, products),
+        flops=2 * products * core.rows * (2 * model.seen_keys(seq, windowed=windowed)) * width,
+        batch=core.batch * pieces,
+        heads=core.heads,
+        kv_heads=build.tensors[core.names[1]].local("heads", build.mesh, core.wants[1]) / model.query_dim,
+        causal=whole,
+    )
+    return made
+
+
+def _unfused(block: LayerBuilder, core: _Core) -> str:
+    """Scores, softmax and their product with the values, each a kernel of its own."""
+    build, model, seq = block.build, block.model, core.seq
+    queries, keys, values = core.names
+    products = core.batch * core.heads
     square: Dims = (block.tokens[0], ("heads", model.heads), block.tokens[1], ("keys", seq))
     (scores,) = build.operator(
         "core_scores",
         "matmul",
         [queries, keys],
         [("scores", square)],
-        want=wants[:2],
+        want=core.wants[:2],
         saves=[queries, keys],
-        how=how,
-        shape=(rows, seq, model.query_dim, batch * heads),
+        how=core.how,
+        shape=(core.rows, seq, model.query_dim, products),
     )
     (odds,) = build.operator(
         "core_softmax", "softmax", [scores], [("attention_odds", square)], saves=["attention_odds"]
     )
-    if options.dropout:
+    if block.options.dropout:
         mask = ("core_dropout.mask", square, 1.0)
         (odds,) = build.operator(
             "core_dropout", "dropout", [odds], [("dropped_odds", square)], saves=[mask[0]], states=[mask]
@@ -208,10 +225,10 @@ def _core(block: LayerBuilder, queries: str, keys: str, values: str) -> str:
         "core_context",
         "matmul",
         [odds, values],
-        [("attention", dims)],
-        want=(build.tensors[odds].sharding, wants[2]),
+        [("attention", core.dims)],
+        want=(build.tensors[odds].sharding, core.wants[2]),
         saves=[odds, values],
-        how=how,
-        shape=(rows, model.value_dim, seq, batch * heads),
+        how=core.how,
+        shape=(core.rows, model.value_dim, seq, products),
     )
     return made

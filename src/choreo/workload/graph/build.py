@@ -6,7 +6,7 @@ and the sizes at one rank. Where an input was made in another sharding, collecti
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from choreo.workload.graph.graph import CollectiveOp, Graph, Operator
 from choreo.workload.graph.sharding import Sharding, Tensor, propagate, reshard
@@ -114,25 +114,10 @@ class Builder:
         """
         weighing = [self.tensors[weight] for weight in weights]
         cut_weights = dict.fromkeys(weight.sharding for weight in weighing if weight.sharding.states)
-        arrived: list[str] = []
-        kept: dict[str, str] = {}
-        needs: list[Sharding] = []
-        for index, given in enumerate(inputs):
-            tensor = self.tensors[given]
-            if isinstance(want, Sharding):
-                need = want
-            elif want is not None:
-                need = want[index]
-            elif keep_partial:
-                need = tensor.sharding
-            else:
-                need = tensor.sharding.but(dict.fromkeys(tensor.sharding.partial))
-            for sharding in cut_weights:
-                need = need.but({axis: dim if tensor.has(dim) else None for axis, dim in sharding.states})
-            at, part = self.arrive(given, need, how)
-            arrived.append(at)
-            kept[given] = part
-            needs.append(need)
+        needs = self._needs(inputs, want, cut_weights, keep_partial)
+        both = [self.arrive(given, need, how) for given, need in zip(inputs, needs, strict=True)]
+        arrived = [at for at, _ in both]
+        kept = {given: part for given, (_, part) in zip(inputs, both, strict=True)}
         sources = (*needs, *cut_weights)
         names = []
         for output, dims in outputs:
@@ -173,6 +158,30 @@ class Builder:
         )
         assert not more, more
         return names
+
+    def _needs(
+        self,
+        inputs: Sequence[str],
+        want: Sharding | Sequence[Sharding] | None,
+        cut_weights: Iterable[Sharding],
+        keep_partial: bool,
+    ) -> list[Sharding]:
+        """The sharding in which each input must arrive; the cuts of weights come before what was wanted."""
+        needs = []
+        for index, given in enumerate(inputs):
+            tensor = self.tensors[given]
+            if isinstance(want, Sharding):
+                need = want
+            elif want is not None:
+                need = want[index]
+            elif keep_partial:
+                need = tensor.sharding
+            else:
+                need = tensor.sharding.but(dict.fromkeys(tensor.sharding.partial))
+            for sharding in cut_weights:
+                need = need.but({axis: dim if tensor.has(dim) else None for axis, dim in sharding.states})
+            needs.append(need)
+        return needs
 
     def matmul(
         self,
