@@ -83,6 +83,13 @@ def command(
         raise UsageError(
             "--output is for what --device measures; constants between ranks are kept where CHOREO_CONSTANTS says"
         )
+    return measure_messages(ranks, most, rounds, as_json, show=show, dry_run=dry_run, force=force)
+
+
+def measure_messages(
+    ranks: list[int], most: int, rounds: int, as_json: bool, *, show: bool, dry_run: bool, force: bool
+) -> int:
+    """Measure what messages between ranks cost, or load what was measured, and print it."""
     if rounds < 1:
         raise UsageError(f"--rounds must be at least 1, not {rounds}")
     import msgspec
