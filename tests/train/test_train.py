@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -91,6 +92,16 @@ def test_a_table_says_where_the_time_went(pretended: list[TrainConfig]) -> None:
     assert "tp all_reduce  30.0 ms  30.0 %" in " ".join(ran.out.split("\n")).replace("   ", "  ")
     assert "losses are the same as with one process" in ran.out
     assert [(one.ranks, one.plan.dp, one.plan.tp) for one in pretended] == [(4, 2, 2), (1, 1, 1)]
+
+
+def test_the_ranks_get_the_model_that_was_named(pretended: list[TrainConfig]) -> None:
+    """With its windows and chunks; only further tokens are not predicted, as the documents say."""
+    for name in ("gpt-oss-20b", "llama4-scout", "deepseek-v3"):
+        choreo.train(name, ranks=1, **TINY)
+        named = scaled(get_model(name), "tiny")
+        assert isinstance(named, Model)
+        assert pretended[-1].model == replace(named, mtp_layers=0)
+    assert get_model("gpt-oss-20b").window
 
 
 @pytest.mark.parametrize(

@@ -83,8 +83,8 @@ def train(
         raise UsageError("training needs PyTorch, which is not installed here: pip install 'choreo[torch]'")
     whole = get_workload(model)
     workload = scaled(whole, scale)
-    if isinstance(workload, Model):  # the trained model attends to every earlier token, and predicts one token
-        workload = replace(workload, window=0, full_every=0, chunked=False, mtp_layers=0)
+    if isinstance(workload, Model):  # the trained model predicts one token
+        workload = replace(workload, mtp_layers=0)
     ranks = check_ranks(ranks if ranks is not None else plan.gpus if plan is not None else 1)
     seq = SEQ if seq is None else whole_number("seq", seq)
     if plan is None:
