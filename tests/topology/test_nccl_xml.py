@@ -1,4 +1,4 @@
-"""NCCL's topology files: machines with and without NVLink, several hosts, and files that are damaged or hostile.
+"""NCCL's and RCCL's topology files: machines with and without NVLink, several hosts, damaged and hostile files.
 
 The files under data/ are written by hand in the form of NCCL_TOPO_DUMP_FILE: a DGX A100, a DGX-1, four PCI cards, and
 two trays of a GB200 rack.
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from choreo.errors import ChoreoError, TopologyError, UsageError
 from choreo.topology import Topology, get_topology
-from choreo.topology.nccl_figures import between_cpus, net_bandwidth, nvlink_bandwidth, pci_bandwidth
+from choreo.topology.nccl_figures import between_cpus, net_bandwidth, nvlink_bandwidth, pci_bandwidth, xgmi_bandwidth
 from choreo.topology.nccl_xml import read_nccl_xml
 from tests.oracles.topology import all_pairs, check_all_routes, is_one_sentence, named, route, routes
 
@@ -144,6 +144,7 @@ def test_pci_cpus_and_networks_as_nccl_counts_them() -> None:
 
 # Files made by hand.
 
+MI300X: dict[str, str | None] = {"sm": "304", "gcn": "gfx942"}
 PCI = 'class="0x030200" link_speed="16.0 GT/s PCIe" link_width="16"'
 
 
@@ -159,6 +160,10 @@ def system(inside: str, cpu: str = 'numaid="0" arch="x86_64" vendor="AuthenticAM
 
 def nvlink(target: str = "0000:02:00.0", count: str = "4", tclass: str = "0x030200") -> str:
     return f'<nvlink target="{target}" count="{count}" tclass="{tclass}"/>'
+
+
+def xgmi(number: int, count: str = "1") -> str:
+    return f'<xgmi target="0000:{number + 1:02x}:00.0" count="{count}" tclass="0x120000"/>'
 
 
 def read(folder: Path, text: str | bytes) -> Topology:
@@ -219,6 +224,37 @@ def test_a_power_machine_has_nvlinks_to_its_cpus(tmp_path: Path) -> None:
     assert bandwidth(topology, "0", "CPU/0") == 75
 
 
+@pytest.mark.parametrize(
+    ("architecture", "each"),
+    [("gfx906", 46), ("gfx908", 46), ("908", 46), ("910", 50), ("gfx90a", 50), ("940", 64), ("gfx942", 64)],
+)
+def test_an_infinity_fabric_link_by_architecture(architecture: str, each: float) -> None:
+    assert xgmi_bandwidth(architecture) == each * GB
+    assert xgmi_bandwidth("gfx950") == 76.8 * GB
+
+
+def test_an_mi300x_of_rccl_is_the_one_of_the_catalogue_and_its_pci(tmp_path: Path) -> None:
+    gpus = [gpu(one, "".join(xgmi(other) for other in range(8) if other != one), **MI300X) for one in range(8)]
+    text = system("".join(gpus)).replace('class="0x030200"', 'class="0x120000" device="0x74a1"')
+    topology, known = read(tmp_path, text.replace('version="1"', 'version="2"')), get_topology("mi300x")
+    assert (topology.device, topology.blocks[0].medium) == (known.device, "xgmi")
+    assert not topology.reduces.any(), "304 compute units are not a compute capability"
+    for mine, other in zip(routes(topology, *all_pairs(topology)), routes(known, *all_pairs(known)), strict=True):
+        assert named(topology, mine) == named(known, other)
+        assert mine.bandwidth == pytest.approx(other.bandwidth)
+        assert mine.latency_s == pytest.approx(other.latency_s)
+    assert bandwidth(topology, "0", "PCI/1000") == 24
+
+
+def test_infinity_fabric_that_joins_only_some_gpus(tmp_path: Path) -> None:
+    pairs = {0: 1, 1: 0, 2: 3, 3: 2}
+    gpus = "".join(gpu(one, xgmi(other, "4"), sm="104", gcn="gfx90a") for one, other in pairs.items())
+    topology = read(tmp_path, system(gpus + gpu(4, xgmi(9), gcn="gfx90a")))
+    assert bandwidth(topology, "0", "1") == bandwidth(topology, "3", "2") == 200
+    assert named(topology, route(topology, 1, 2)) == ["1>PCI/2000", "PCI/2000>CPU/0", "CPU/0>PCI/3000", "PCI/3000>2"]
+    assert bandwidth(topology, "4", "PCI/5000") == 24, "the job does not use the GPU at the other end"
+
+
 def test_a_net_with_a_latency_and_one_without_a_number(tmp_path: Path) -> None:
     nic = '<nic><net name="a" dev="0" speed="100000" latency="2.5"/><net name="b" speed="5"/></nic>'
     topology = read(tmp_path, system(gpu(0) + nic))
@@ -245,7 +281,8 @@ WRONG = [
     (b"<system version='1'>&nbsp;</system>", "topo.xml is not XML: undefined entity"),
     (b"<topology version='2.0'/>", "topo.xml: <topology> is not <system>; that is no topology of NCCL's"),
     (b"<system/>", "topo.xml: <system> has no version"),
-    (b"<system version='2'/>", "<system> has version 2; only version 1 is known"),
+    (b"<system version='3'/>", "<system> has version 3, which is not known; NCCL writes version 1, RCCL 2"),
+    (system(gpu(0, gcn="gfx942", inside=xgmi(0))), "<xgmi> in <gpu> in <pci busid=0000:01:00.0> goes from a GPU to"),
     (b"<system version='one'/>", "<system> has version 'one', which is not a whole number"),
     # entities
     (b'<!DOCTYPE system SYSTEM "x.dtd"><system version="1"/>', "topo.xml has a DTD, which"),

@@ -1,9 +1,11 @@
-"""Bandwidths, in bytes per second and direction, and latencies of the links in NCCL's topology files.
+"""Bandwidths, in bytes per second and direction, and latencies of the links in NCCL's and RCCL's topology files.
 
 PCI and CPU-to-CPU figures are those that NCCL assumes (2.30, src/graph/topo.h and topo.cc). NVLink figures are those of
-the hardware, 25 GB/s per link from V100 to H100 and 50 GB/s from B200 on; NCCL assumes a fifth less. The files have no
-latencies: those here are estimates from NCCL's tuning (src/graph/tuning.cc, hwLatencies, protocol LL), minus the
-overhead of a message at both GPUs.
+the hardware, 25 GB/s per link from V100 to H100 and 50 GB/s from B200 on; NCCL assumes a fifth less. Infinity Fabric
+(xGMI) figures are those of AMD's data sheets: 46 GB/s for MI50 and MI100, 50 for MI200, 64 for MI300, 76.8 for MI350;
+RCCL assumes 24, 36 and 48. The files have no latencies: those here are estimates from NCCL's tuning
+(src/graph/tuning.cc, hwLatencies, protocol LL), minus the overhead of a message at both GPUs, and for Infinity Fabric
+those of the catalogue's machines.
 """
 
 from __future__ import annotations
@@ -16,10 +18,12 @@ __all__ = [
     "NVLINK_LATENCY_S",
     "OVERHEAD_S",
     "PCI_LATENCY_S",
+    "XGMI_LATENCY_S",
     "between_cpus",
     "net_bandwidth",
     "nvlink_bandwidth",
     "pci_bandwidth",
+    "xgmi_bandwidth",
 ]
 
 GB = 1e9
@@ -28,10 +32,14 @@ OVERHEAD_S = 100e-9
 # 0.6 us for a step over NVLink, here two links through an NVSwitch. 1 us for a step over PCI, here the four links from
 # GPU to GPU below one PCI switch.
 NVLINK_LATENCY_S, PCI_LATENCY_S = 200e-9, 200e-9
+XGMI_LATENCY_S = 500e-9
 LOCAL_BYTES_PER_S = 5000 * GB
 
 # By minimum compute capability; GA102 (86) has slower links than its neighbours.
 _NVLINK_GB = ((100, 50.0), (87, 25.0), (86, 14.0625), (70, 25.0), (60, 20.0))
+# By architecture; older files of RCCL's write gfx908 as 908 and gfx90a as 910.
+_XGMI_GB = (("95", 76.8), ("94", 64.0), ("90a", 50.0), ("910", 50.0))
+_XGMI_OTHER_GB = 46.0
 # A lane of PCI in 100 Mb/s, by its GT/s; a virtual machine may know neither speed nor width.
 _PCI_LANE = {2.5: 15, 5.0: 30, 8.0: 60, 16.0: 120, 32.0: 240, 64.0: 480}
 _PCI_LANE_UNKNOWN, _PCI_LANES_UNKNOWN = 60, 16
@@ -55,12 +63,25 @@ DEVICES = {
     "0x2335": "H200-SXM5-141GB",
     "0x2901": "B200-SXM-180GB",
     "0x2941": "GB200",
+    "0x7408": "MI250X-64G",
+    "0x740f": "MI210-64G",
+    "0x74a0": "MI300A-128G",
+    "0x74a1": "MI300X-192G",
+    "0x74a5": "MI325X-256G",
+    "0x74b5": "MI300X-192G",
+    "0x75a3": "MI355X-288G",
 }
 
 
 def nvlink_bandwidth(compute_capability: int) -> float:
     """One NVLink of a GPU: 80 is an A100, 90 an H100."""
     return GB * next((speed for least, speed in _NVLINK_GB if compute_capability >= least), _NVLINK_GB[-1][1])
+
+
+def xgmi_bandwidth(architecture: str) -> float:
+    """One Infinity Fabric link of a GPU: gfx90a is an MI250, gfx942 an MI300X."""
+    number = architecture.removeprefix("gfx")
+    return GB * next((speed for begins, speed in _XGMI_GB if number.startswith(begins)), _XGMI_OTHER_GB)
 
 
 def pci_bandwidth(link_speed: str, lanes: int) -> float:

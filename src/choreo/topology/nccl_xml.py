@@ -1,4 +1,4 @@
-"""Machines as NCCL sees them: the XML that `NCCL_TOPO_DUMP_FILE=topo.xml` makes it write.
+"""Machines as NCCL and RCCL see them: the XML that `NCCL_TOPO_DUMP_FILE=topo.xml` makes them write.
 
     <system version="1">
       <cpu numaid="0" arch="x86_64" vendor="AuthenticAMD" familyid="23" modelid="49">
@@ -19,6 +19,13 @@ GPUs become devices, in order of rank. CPUs, PCI switches, NICs and networks bec
 (CPU/0, PCI/1000, NIC/c000, NET/0). All NVSwitches become one switch, NVS/0. A GPU's own PCI port and its link to a
 Grace CPU are nodes too (PCI/7000, C2C/7000): routes are shortest in links, so a path over NVLink is always shorter than
 one over PCI. A file may hold several hosts that share their NVSwitches.
+
+RCCL's files have version 2. Their GPUs have an architecture, and Infinity Fabric links in place of NVLinks; `sm` counts
+compute units there:
+
+    <gpu dev="0" sm="304" gcn="gfx942" arch="38911" rank="0" gdr="1">
+      <xgmi target="0000:15:00.0" count="1" tclass="0x120000"/>
+    </gpu>
 """
 
 from __future__ import annotations
@@ -41,10 +48,12 @@ from choreo.topology.nccl_figures import (
     NVLINK_LATENCY_S,
     OVERHEAD_S,
     PCI_LATENCY_S,
+    XGMI_LATENCY_S,
     between_cpus,
     net_bandwidth,
     nvlink_bandwidth,
     pci_bandwidth,
+    xgmi_bandwidth,
 )
 from choreo.topology.topology import Topology, compose
 
@@ -54,8 +63,10 @@ MAX_FILE_BYTES = 16 << 20
 MAX_SWITCHES, MAX_CPUS, MAX_DEPTH = 8192, 256, 64
 
 NVSWITCH = "NVS/0"
-# Prefixes of PCI classes: a GPU (any display controller), a NIC, an NVSwitch, and Power's link to its CPU.
-GPU_CLASS, NIC_CLASS, NVSWITCH_CLASS, POWER_CLASS = "0x03", "0x02", "0x068000", "0x068001"
+# Prefixes of PCI classes: a GPU (any display controller or processing accelerator), a NIC, an NVSwitch, and Power's
+# link to its CPU.
+GPU_CLASSES, NIC_CLASS, NVSWITCH_CLASS, POWER_CLASS = ("0x03", "0x12"), "0x02", "0x068000", "0x068001"
+NCCL_VERSION, RCCL_VERSION = 1, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +133,10 @@ class _Gpu:
     def name(self) -> str:
         return _name("GPU", self.host, self.bus)
 
+    @property
+    def is_amd(self) -> bool:
+        return self.element.xml.get("gcn") is not None
+
 
 @dataclass(slots=True)
 class _Machine:
@@ -155,15 +170,17 @@ def read_nccl_xml(path: Path) -> Topology:
     root = _parsed(path)
     if root.xml.tag != "system":
         raise root.fail("is not <system>; that is no topology of NCCL's")
-    if root.whole("version") != 1:
-        raise root.fail(f"has version {root.whole('version')}; only version 1 is known")
+    if root.whole("version") not in (NCCL_VERSION, RCCL_VERSION):
+        known = f"NCCL writes version {NCCL_VERSION}, RCCL {RCCL_VERSION}"
+        raise root.fail(f"has version {root.whole('version')}, which is not known; {known}")
     machine = _Machine()
     cpus: dict[int, list[tuple[str, float]]] = {}
     for xml in root.xml.iterfind("cpu"):
         _read_cpu(machine, root.child(xml, "numaid"), cpus)
     if not machine.gpus:
         raise root.fail(
-            "has no <gpu> below its CPUs, so the NVLinks are unknown; let NCCL write it, with NCCL_TOPO_DUMP_FILE"
+            "has no <gpu> below its CPUs, so the links between GPUs are unknown; let NCCL or RCCL write it, "
+            "with NCCL_TOPO_DUMP_FILE"
         )
     joined = sum(len(pairs) ** 2 for pairs in cpus.values())
     check_work(f"{root.file}: {joined} links between CPUs", joined * LINK_BYTES, root.size, TopologyError)
@@ -180,7 +197,7 @@ def read_nccl_xml(path: Path) -> Topology:
             raise other.element.fail(f"has {twice}, and so has {one.element.where}")
     names = {gpu.name for gpu in machine.gpus}
     for gpu in machine.gpus:
-        _read_nvlinks(machine, gpu, names)
+        _read_gpu_links(machine, gpu, names)
     return _topology(shown(path.stem), machine)
 
 
@@ -227,7 +244,7 @@ def _read_pci(machine: _Machine, pci: _Element, host: int, above: list[str]) -> 
     gpus, nic = pci.xml.findall("gpu"), pci.xml.find("nic")
     if len(gpus) > 1:
         raise pci.fail(f"has {len(gpus)} <gpu>; several ranks on one GPU are not understood")
-    if not gpus and nic is None and kind.startswith((GPU_CLASS, NIC_CLASS, NVSWITCH_CLASS)):
+    if not gpus and nic is None and kind.startswith((*GPU_CLASSES, NIC_CLASS, NVSWITCH_CLASS)):
         return  # a GPU, NIC or NVSwitch that the job does not use
     bandwidth = pci_bandwidth(speed, lanes)
     name = machine.add_switch(_name("PCI" if nic is None else "NIC", host, bus), pci)
@@ -253,11 +270,15 @@ def _read_nic(machine: _Machine, nic: _Element, host: int, name: str) -> None:
         machine.join_both_ways(name, there, net_bandwidth(net.whole("speed", 0)), net.microseconds("latency"))
 
 
-def _read_nvlinks(machine: _Machine, gpu: _Gpu, names: set[str]) -> None:
-    each = nvlink_bandwidth(gpu.element.whole("sm"))
+def _read_gpu_links(machine: _Machine, gpu: _Gpu, names: set[str]) -> None:
+    """Read a GPU's NVLinks, its link to a Grace CPU, or its Infinity Fabric links."""
+    if gpu.is_amd:
+        each, latency = xgmi_bandwidth(gpu.element.text("gcn")), XGMI_LATENCY_S
+    else:
+        each, latency = nvlink_bandwidth(gpu.element.whole("sm")), 2 * NVLINK_LATENCY_S
     for xml in gpu.element.xml:
         link = gpu.element.child(xml)
-        if xml.tag not in ("nvlink", "c2c"):
+        if xml.tag not in ("nvlink", "c2c", "xgmi"):
             continue
         count = link.whole("count")
         if not 1 <= count <= 1024:
@@ -269,12 +290,12 @@ def _read_nvlinks(machine: _Machine, gpu: _Gpu, names: set[str]) -> None:
             machine.switches.setdefault(port)
             machine.join_both_ways(gpu.name, port, bandwidth, PCI_LATENCY_S)
             machine.join_both_ways(port, gpu.cpu, bandwidth, PCI_LATENCY_S)
-        elif link.text("tclass").startswith(GPU_CLASS):
+        elif link.text("tclass").startswith(GPU_CLASSES):
             there = _name("GPU", gpu.host, link.bus("target"))
             if there == gpu.name:
                 raise link.fail("goes from a GPU to itself")
             if there in names:  # else a GPU that the job does not use
-                machine.join(gpu.name, there, count * each, 2 * NVLINK_LATENCY_S)
+                machine.join(gpu.name, there, count * each, latency)
         elif link.text("tclass") == POWER_CLASS:
             machine.join_both_ways(gpu.name, gpu.cpu, count * each, NVLINK_LATENCY_S)
         else:
@@ -294,7 +315,7 @@ def _topology(name: str, machine: _Machine) -> Topology:
         np.full(len(figures), OVERHEAD_S),
     )
     # NVLink SHARP, the reduction in the switch, came with the H100.
-    sharp = all(gpu.element.whole("sm") >= 90 for gpu in machine.gpus)
+    sharp = not any(gpu.is_amd or gpu.element.whole("sm") < 90 for gpu in machine.gpus)
     block = graph(
         len(devices),
         links,
@@ -304,10 +325,11 @@ def _topology(name: str, machine: _Machine) -> Topology:
         text=name,
     )
     reached = {*devices, NVSWITCH}
-    nvlink = any(here in reached and there in reached for here, there in machine.links)
+    direct = any(here in reached and there in reached for here, there in machine.links)
+    fast = "xgmi" if any(gpu.is_amd for gpu in machine.gpus) else "nvlink"
     kinds = {DEVICES.get(gpu.kind.lower(), "") for gpu in machine.gpus}
     device = kinds.pop() if len(kinds) == 1 else ""
-    return compose(name, [replace(block, medium="nvlink" if nvlink else "pcie")], device=device)
+    return compose(name, [replace(block, medium=fast if direct else "pcie")], device=device)
 
 
 def _name(kind: str, host: int, number: str) -> str:
