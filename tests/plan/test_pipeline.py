@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+import tracemalloc
+from itertools import combinations_with_replacement, pairwise
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from choreo.plan.pipeline import SCHEDULES, in_flight, orders, simulate_pipeline
 from choreo.plan.pipeline.dual import DUAL, dual_ranks
+from choreo.plan.pipeline.split import balanced_split
 from tests.oracles.plan_memory import most_in_flight
 
 
@@ -154,3 +156,44 @@ def test_a_long_run_of_uneven_chunks_takes_no_less_than_its_busiest_stage(micro_
     )
     assert short.bubble_s >= 0
     assert short.time_s == pytest.approx(whole.time_s, rel=2e-3)
+
+
+def _stage_costs(costs: tuple[float, ...], ends: tuple[int, ...]) -> list[float]:
+    *layers, head = costs
+    bounds = (0, *ends, len(layers))
+    return [
+        sum(layers[begin:end]) + (head if number == len(ends) else 0.0)
+        for number, (begin, end) in enumerate(pairwise(bounds))
+    ]
+
+
+@given(
+    st.lists(st.sampled_from([1.0, 1.5, 4.0]), min_size=1, max_size=9),
+    st.sampled_from([0.1, 1.0, 6.0, 40.0]),
+    st.data(),
+)
+def test_a_balanced_split_is_the_best_of_all_splits(layers: list[float], head: float, data: st.DataObject) -> None:
+    """The costliest stage costs the least that it can and, of those splits, the sum of squares is the least."""
+    costs, stages = (*layers, head), data.draw(st.integers(1, min(len(layers), 5) + 1))
+    *ends, _ = np.cumsum(balanced_split(costs, stages)).tolist()
+    found = _stage_costs(costs, tuple(ends))
+    every = [_stage_costs(costs, one) for one in combinations_with_replacement(range(len(layers) + 1), stages - 1)]
+    most = min(map(max, every))
+    assert max(found) == pytest.approx(most)
+    squares = min(sum(x * x for x in one) for one in every if max(one) <= most * (1 + 1e-9))
+    assert sum(x * x for x in found) == pytest.approx(squares)
+
+
+@pytest.mark.parametrize(("stages", "head"), [(512, 1.5), (512, 100.0), (64, 1000.0), (2, 3.0)])
+def test_a_balanced_split_of_many_layers_is_in_proportion_to_them(stages: int, head: float) -> None:
+    """Each stage is tried with few numbers of layers only: neither a table of all of them nor their square."""
+    layers = 16384
+    tracemalloc.start()
+    try:
+        counts = balanced_split((1.0,) * layers + (head,), stages)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert sum(counts) == layers
+    assert max(counts) - min(counts[:-1]) <= 1
+    assert peak_bytes < 1024 * layers

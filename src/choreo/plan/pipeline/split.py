@@ -9,9 +9,11 @@ cost       by parameters with the head, as nanotron does
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import TypeAlias
 
 import numpy as np
 
@@ -22,9 +24,10 @@ from choreo.workload.flops import forward_flops
 from choreo.workload.legal import CHUNK_EXTRAS, STAGE_EXTRAS, even
 from choreo.workload.plan import SPLITS, listed_layers
 
-__all__ = ["PipelineStage", "cost_split", "layers_per_stage", "stage_list", "worth_balancing"]
+__all__ = ["PipelineStage", "balanced_split", "cost_split", "layers_per_stage", "stage_list", "worth_balancing"]
 
 Kinds = tuple[str, ...]
+Sums: TypeAlias = np.ndarray[tuple[int], np.dtype[np.float64]]  # of the costs of the layers up to each
 # A balanced split is worth trying if it takes this much off the busiest device, or brings it this close to the mean
 # where layers do not divide.
 GAIN, ABOVE_MEAN = 0.99, 1.06
@@ -95,7 +98,7 @@ def layers_per_stage(  # noqa: PLR0917 -- what a split depends on
         return tuple(len(held) for held in stage_layers(model.layers, pp, chunks))
     if split != "balanced":
         return listed_layers(split)
-    return _balanced(_costs(model, seq, precision), pp * chunks)
+    return balanced_split(_costs(model, seq, precision), pp * chunks)
 
 
 def _numbered(counts: Sequence[int]) -> tuple[tuple[int, ...], ...]:
@@ -140,38 +143,77 @@ def _costs(model: Model, seq: int, precision: str) -> tuple[float, ...]:
 
 
 @lru_cache(maxsize=512)
-def _balanced(costs: tuple[float, ...], stages: int) -> tuple[int, ...]:
+def balanced_split(costs: tuple[float, ...], stages: int) -> tuple[int, ...]:
     """The split with the least maximum cost and, of those, the least sum of squares.
 
-    best[n] is the least sum of squares for the first n layers in the stages so far. No stage costs more than the
-    maximum, nor less than what is left if all others cost that much, so few numbers of layers have to be tried.
+    best[n] is the least sum of squares for the first layers up to the n-th place where the stages so far can end
+    (`_ends`). These are few, so few splits have to be tried.
     """
     *layers, head = costs
-    sums = np.concatenate([[0.0], np.cumsum(layers)])
-    most = _least_most(sums, head, stages) * (1 + 1e-9)
     if stages == 1:
         return (len(layers),)
-    ends = np.arange(len(sums))
-    widest = int((np.searchsorted(sums, sums + most, "right") - 1 - ends).max())
-    left = sums[-1] + head - (stages - 1) * most
-    fewest = max(int(left / max(layers) * (1 - 1e-9)), 0)
-    begins = ends - np.arange(widest, fewest - 1, -1)[:, None]  # the stages that end there, longest first
-    between = sums - sums[np.maximum(begins, 0)]
-    squares = np.where((begins >= 0) & (between <= most), between**2, np.inf)
-    best, came = np.where(sums <= most, sums**2, np.inf), []
+    sums = np.concatenate([[0.0], np.cumsum(layers)])
+    most = _least_most(sums, head, stages) * (1 + 1e-9)
+    widest = int((np.searchsorted(sums, sums + most, "right") - 1 - np.arange(len(sums))).max())
+    fewest = max(int((sums[-1] + head - (stages - 1) * most) / max(layers) * (1 - 1e-9)), 0)
+    best, came = np.zeros(1), []
+    windows = _ends(sums, head, stages, most)
+    for (begin, begin_last), (first, last) in itertools.pairwise([(0, 0), *windows]):
+        ends = np.arange(first, last + 1)
+        widths = np.arange(min(widest, last - begin), max(fewest, first - begin_last) - 1, -1)[:, None]  # longest first
+        begins = ends - widths
+        at = np.clip(begins - begin, 0, begin_last - begin)
+        between = sums[ends] - sums[at + begin]
+        ways = np.where((at + begin == begins) & (between <= most), best[at] + between**2, np.inf)
+        chosen = np.argmin(ways, axis=0), ends - first
+        best = ways[chosen]
+        came.append(begins[chosen])
+    first, last = windows[-1]
+    rest = sums[-1] - sums[first : last + 1] + head
+    found = [len(layers), first + int(np.argmin(best + np.where(rest <= most, rest**2, np.inf)))]
+    for (first, _), where in zip(reversed(windows), reversed(came), strict=True):
+        found.append(int(where[found[-1] - first]))
+    return tuple(end - start for start, end in itertools.pairwise(reversed(found)))
+
+
+def _ends(sums: Sums, head: float, stages: int, most: float) -> list[tuple[int, int]]:
+    """Between which layers each stage but the last can end.
+
+    The stages behind it must be able to hold the rest. And if every stage cost the mean of those without the head, the
+    sum of squares would be least; a stage that costs d more or less adds d^2 or more. Some split comes close to that
+    (`_near_mean`), so the d^2 of the best split add up to no more than those of this one.
+    """
+    total = float(sums[-1]) + head
+    earliest = [int(np.searchsorted(sums, total - most))]
     for _ in range(stages - 2):
-        ways = best[np.maximum(begins, 0)] + squares
-        chosen = np.argmin(ways, axis=0)
-        came.append(begins[chosen, ends])
-        best = ways[chosen, ends]
-    last = sums[-1] - sums + head
-    found = [len(layers), int(np.argmin(best + np.where(last <= most, last**2, np.inf)))]
-    for where in reversed(came):
-        found.append(int(where[found[-1]]))
-    return tuple(end - start for start, end in itertools.pairwise([0, *reversed(found)]))
+        earliest.append(int(np.searchsorted(sums, sums[earliest[-1]] - most)))
+    earliest.reverse()
+    last = max(head, total / stages)
+    mean = (total - last) / (stages - 1)
+    squares = _near_mean(sums, head, earliest, most, mean)
+    spread = math.sqrt(max(squares - last**2 - (stages - 1) * mean**2, 0.0) + 1e-12 * squares)
+    found, latest = [], 0
+    for stage, least in enumerate(earliest, 1):
+        latest = int(np.searchsorted(sums, sums[latest] + most, "right")) - 1
+        away = math.sqrt(stage) * spread
+        low = int(np.searchsorted(sums, stage * mean - away))
+        high = int(np.searchsorted(sums, stage * mean + away, "right")) - 1
+        found.append((max(least, low), min(latest, high)))
+    return found
 
 
-def _least_most(sums: np.ndarray[tuple[int], np.dtype[np.float64]], head: float, stages: int) -> float:
+def _near_mean(sums: Sums, head: float, earliest: Sequence[int], most: float, mean: float) -> float:
+    """The sum of squares of a split whose stages cost about the mean, and at most so much."""
+    at, squares = 0, 0.0
+    for stage, least in enumerate(earliest, 1):
+        full = int(np.searchsorted(sums, sums[at] + most, "right")) - 1
+        end = min(max(int(np.searchsorted(sums, stage * mean)), least), full)
+        squares += float(sums[end] - sums[at]) ** 2
+        at = end
+    return squares + (float(sums[-1] - sums[at]) + head) ** 2
+
+
+def _least_most(sums: Sums, head: float, stages: int) -> float:
     """The least possible cost of the costliest stage, by bisection: stages filled in order must hold everything."""
     total = float(sums[-1]) + head
     low, high = max(total / stages, float(np.max(np.diff(sums))), head), total
