@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from choreo.errors import CollectiveMismatch, PeerFailure, UsageError
+from choreo.errors import CollectiveMismatch, CommunicatorClosed, PeerFailure, UsageError
+from choreo.run import groups
 from choreo.run.communicator import Communicator
 from choreo.run.execute.dtypes import ReduceOp
 from tests.helpers.ranks.run import Job, RankError
@@ -175,3 +176,40 @@ def test_an_average_is_not_a_sum() -> None:
 def test_different_calls() -> None:
     with Job(2) as job:
         job.run(different)
+
+
+def late_in_every_step(comm: Communicator, call: Callable[[Communicator, float], object]) -> set[int]:
+    """Rank 1 comes to every exchange of the call, each time after most of the call's time."""
+    timeout_s, prompt = 2.0, groups.all_gather_blobs
+
+    def late(*given: Any) -> list[bytes]:
+        time.sleep(0.7 * timeout_s)
+        return prompt(*given)
+
+    if comm.rank == 1:
+        groups.all_gather_blobs = late  # type: ignore[assignment]
+    with pytest.raises((PeerFailure, CommunicatorClosed)) as caught:  # closed: the others go on without it
+        call(comm, timeout_s)
+    comm.close()
+    return set(getattr(caught.value, "ranks", ()))
+
+
+def _group_of_all(comm: Communicator, timeout_s: float) -> object:
+    return comm.new_group([0, 1, 2], timeout=timeout_s)
+
+
+def _mesh_of_one_axis(comm: Communicator, timeout_s: float) -> object:
+    return comm.mesh((1, 3), ("dp", "tp"), timeout=timeout_s)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        _group_of_all,
+        _mesh_of_one_axis,
+    ],
+)
+def test_a_timeout_is_for_all_steps_of_a_call(call: Callable[[Communicator, float], object]) -> None:
+    with Job(3) as job:
+        told = job.run(late_in_every_step, call)
+    assert told[0] == told[2] == {1}

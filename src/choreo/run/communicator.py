@@ -22,7 +22,7 @@ from choreo.run.engine import Engine, debug_wanted
 from choreo.run.execute.arrays import Array
 from choreo.run.execute.choice import Chooser
 from choreo.run.execute.peer_memory import Probe, can_read
-from choreo.run.groups import Mesh, NonMember, connect_axes, connect_group, mesh_sides
+from choreo.run.groups import Mesh, NonMember, connect_axes, connect_group, exchange_blobs, mesh_sides
 from choreo.run.messages.calls import MessageCalls
 from choreo.run.messages.point_to_point import PointToPoint
 from choreo.run.object_calls import PICKLE, Codec, ObjectCalls
@@ -31,6 +31,7 @@ from choreo.run.recover_calls import RecoverCalls
 from choreo.run.rendezvous.bootstrap import exchange_made
 from choreo.run.rendezvous.known_addresses import remember_addresses
 from choreo.run.stats import Traffic
+from choreo.run.transport.deadline import Deadline
 
 __all__ = ["DEFAULT_TIMEOUT_S", "Communicator"]
 
@@ -72,8 +73,9 @@ class Communicator(ObjectCalls, MessageCalls, RecoverCalls):
         debug: bool | None = None,
         ranks: tuple[int, ...] | None = None,
         codec: Codec | None = PICKLE,
+        setup_s: float | None = None,
     ) -> None:
-        """Make a communicator on a connection. This is a collective call itself."""
+        """Make a communicator on a connection. This is a collective call itself, of `setup_s` if not `timeout_s`."""
         engine = Engine(connection, chooser, debug=False)
         super().__init__(engine, timeout_s)
         self.ranks = tuple(range(self.world_size)) if ranks is None else ranks
@@ -81,7 +83,7 @@ class Communicator(ObjectCalls, MessageCalls, RecoverCalls):
         with contextlib.ExitStack() as undo:
             undo.callback(engine.close)
             try:
-                self._introduce(connection, undo)
+                self._introduce(connection, undo, timeout_s if setup_s is None else setup_s)
             except ChoreoError:  # the connection may be needed to shrink it
                 raise
             except BaseException:
@@ -108,8 +110,9 @@ class Communicator(ObjectCalls, MessageCalls, RecoverCalls):
         ...     group.world_size
         1
         """
-        made = connect_group(self._engine, ranks, self._seconds(timeout))
-        return made if isinstance(made, NonMember) else self._on(made)
+        deadline = self._engine.deadline(self._seconds(timeout))
+        made = connect_group(self._engine, ranks, deadline)
+        return made if isinstance(made, NonMember) else self._on(made, deadline)
 
     def mesh(self, shape: Sequence[int], names: Sequence[str], *, timeout: float | str | None = None) -> Mesh:
         """The ranks in a grid with named axes, the last varying fastest, with a communicator along each axis.
@@ -120,20 +123,20 @@ class Communicator(ObjectCalls, MessageCalls, RecoverCalls):
         <Mesh dp 1 x tp 1>
         """
         sides = mesh_sides(self.world_size, shape, names)
-        timeout_s, axes = self._seconds(timeout), list[Communicator]()
-        connections = connect_axes(self._engine, sides, tuple(names), timeout_s)
+        deadline, axes = self._engine.deadline(self._seconds(timeout)), list[Communicator]()
+        connections = connect_axes(self._engine, sides, tuple(names), deadline)
 
         def make() -> bytes:
             for connection in connections:
-                axes.append(self._on(connection))
+                axes.append(self._on(connection, deadline))
                 undo.callback(axes[-1].close)
             return b""
 
         with contextlib.ExitStack() as undo:
             for connection in connections:
                 undo.callback(connection.close)  # closing twice does nothing
-            exchange = partial(all_gather_blobs, self._engine, step_of="mesh")
-            exchange_made(exchange, make, timeout_s)  # each axis has told its own ranks only
+            # Each axis has told its own ranks only.
+            exchange_made(lambda blob, _: exchange_blobs(self._engine, blob, deadline, "mesh"), make, deadline.left_s)
             undo.pop_all()
         return Mesh(sides, tuple(names), self.rank, tuple(axes))
 
@@ -246,9 +249,9 @@ class Communicator(ObjectCalls, MessageCalls, RecoverCalls):
 
     # Inside
 
-    def _introduce(self, connection: Connection, undo: contextlib.ExitStack) -> None:
+    def _introduce(self, connection: Connection, undo: contextlib.ExitStack, timeout_s: float) -> None:
         """Exchange addresses for messages, and find out whether peers on this host may read this rank's memory."""
-        engine, probe = self._engine, Probe()
+        engine, probe, deadline = self._engine, Probe(), Deadline.after(max(timeout_s, 1e-3))
 
         def contact() -> bytes:
             self.messages = PointToPoint(connection, engine.heap, engine.traffic)
@@ -256,27 +259,33 @@ class Communicator(ObjectCalls, MessageCalls, RecoverCalls):
             me = _Contact(probe.address, probe.value, self.messages.at, self.messages.port)
             return msgspec.msgpack.encode(me)
 
-        blobs = exchange_made(partial(all_gather_blobs, engine, step_of="init"), contact, self.timeout_s)
+        blobs = exchange_made(partial(all_gather_blobs, engine, step_of="init"), contact, deadline.timeout_s)
         ranks = list(zip(connection.peers, (msgspec.msgpack.decode(one, type=_Contact) for one in blobs), strict=True))
         remote = connection.remote
         can = [
             bool(remote[peer.rank] or peer.rank == self.rank or can_read(peer.pid, one.probe_address, one.probe_value))
             for peer, one in ranks
         ]
-        engine.readable = bool(engine.all_gather(np.array(can), self.timeout_s, "init")[:, self.rank].all())
+        engine.readable = bool(engine.all_gather(np.array(can), deadline.left_s, "init")[:, self.rank].all())
         key = None if connection.network is None or not remote.any() else connection.network.derive_key("messages")
         contacts = [one for _, one in ranks]
         places, ports = [one.channels_at for one in contacts], [one.port for one in contacts]
         cipher = "" if connection.network is None else connection.network.cipher
         self.messages.connect(places, ports, key, readable=engine.readable, cipher=cipher)
 
-    def _on(self, connection: Connection) -> Communicator:
+    def _on(self, connection: Connection, deadline: Deadline) -> Communicator:
         """A communicator on another connection, with this one's settings."""
         chooser = self._engine.chooser.for_ranks(connection.world_size)
         with contextlib.ExitStack() as undo:
             undo.callback(connection.close)
-            debug, codec = self._engine.debug, self._codec
-            made = Communicator(connection, chooser, timeout_s=self.timeout_s, debug=debug, codec=codec)
+            made = Communicator(
+                connection,
+                chooser,
+                timeout_s=self.timeout_s,
+                debug=self._engine.debug,
+                codec=self._codec,
+                setup_s=deadline.left_s,
+            )
             undo.pop_all()
         return made
 

@@ -17,15 +17,18 @@ from choreo.run.blobs import all_gather_blobs
 from choreo.run.connect import connect
 from choreo.run.connection import Connection
 from choreo.run.engine import Engine
+from choreo.run.transport.deadline import Deadline
 
 if TYPE_CHECKING:
     from choreo.run.communicator import Communicator
 
-__all__ = ["Mesh", "NonMember", "connect_axes", "connect_group", "mesh_sides"]
+__all__ = ["Mesh", "NonMember", "connect_axes", "connect_group", "exchange_blobs", "mesh_sides"]
 
 # The first byte of a rank's blob in an exchange: it is still connecting, it is done, or it failed.
 CONNECTING, DONE, FAILED = b"+", b".", b"!"
 MAX_AXES = 64  # NumPy's own limit
+# Of the time that is left, for the connections of a group: what remains is for telling the others how that ended.
+CONNECTING_SHARE = 0.8
 
 
 class NonMember:
@@ -87,24 +90,25 @@ class Mesh:
 class _GroupBootstrap:
     """Exchanges blobs within a group, as a step of a call. All ranks of the parent call it."""
 
-    def __init__(self, parent: Engine, ranks: tuple[int, ...], step_of: str) -> None:
-        self._parent, self._ranks, self._step_of = parent, ranks, step_of
+    def __init__(self, parent: Engine, ranks: tuple[int, ...], deadline: Deadline, step_of: str) -> None:
+        self._parent, self._ranks, self._deadline, self._step_of = parent, ranks, deadline, step_of
         self.rank, self.world_size = ranks.index(parent.rank), len(ranks)
 
     def exchange(self, blob: bytes, timeout_s: float) -> list[bytes]:
         """The blobs of the group's members."""
-        blobs = all_gather_blobs(self._parent, CONNECTING + blob, timeout_s, self._step_of)
+        del timeout_s  # one deadline is for all exchanges
+        blobs = exchange_blobs(self._parent, CONNECTING + blob, self._deadline, self._step_of)
         _check_joined(blobs)
         return [blobs[rank][1:] for rank in self._ranks]
 
 
-def connect_group(parent: Engine, ranks: Sequence[int], timeout_s: float) -> Connection | NonMember:
+def connect_group(parent: Engine, ranks: Sequence[int], deadline: Deadline) -> Connection | NonMember:
     """Connect these ranks, numbered in this order. All ranks of the parent call it."""
     group = _check_ranks(parent, ranks)
-    _check_same(parent, msgspec.json.encode(group), "new_group", timeout_s)
+    _check_same(parent, msgspec.json.encode(group), "new_group", deadline)
     if parent.rank in group:
-        return _connect(parent, group, timeout_s, "new_group")
-    _wait_for_all(parent, DONE, timeout_s, "new_group")
+        return _connect(parent, group, deadline, "new_group")
+    _wait_for_all(parent, DONE, deadline, "new_group")
     return NonMember(parent.rank, group)
 
 
@@ -125,31 +129,33 @@ def mesh_sides(world_size: int, shape: Sequence[int], names: Sequence[str]) -> t
     return sides
 
 
-def connect_axes(parent: Engine, sides: tuple[int, ...], names: tuple[str, ...], timeout_s: float) -> list[Connection]:
+def connect_axes(
+    parent: Engine, sides: tuple[int, ...], names: tuple[str, ...], deadline: Deadline
+) -> list[Connection]:
     """Connect this rank along every axis of a mesh. All ranks of the parent call it."""
-    _check_same(parent, msgspec.json.encode((sides, names)), "mesh", timeout_s)
+    _check_same(parent, msgspec.json.encode((sides, names)), "mesh", deadline)
     grid = np.arange(parent.world_size).reshape(sides)
     here = tuple(int(at) for at in np.unravel_index(parent.rank, sides))
     axes = [np.moveaxis(grid, axis, -1)[here[:axis] + here[axis + 1 :]] for axis in range(len(sides))]
     made: list[Connection] = []
     with contextlib.ExitStack() as undo:
         for axis in axes:
-            made.append(_connect(parent, tuple(axis.tolist()), timeout_s, "mesh"))
+            made.append(_connect(parent, tuple(axis.tolist()), deadline, "mesh"))
             undo.callback(made[-1].close)
         undo.pop_all()
     return made
 
 
-def _connect(parent: Engine, ranks: tuple[int, ...], timeout_s: float, step_of: str) -> Connection:
+def _connect(parent: Engine, ranks: tuple[int, ...], deadline: Deadline, step_of: str) -> Connection:
     """Connect one group. Ranks that are done, and those that failed, stay in the exchanges until all are done."""
     connection, failed = parent.connection, None
     with contextlib.ExitStack() as undo:
         try:
             made = connect(
-                _GroupBootstrap(parent, ranks, step_of),
+                _GroupBootstrap(parent, ranks, deadline, step_of),
                 f"group-{os.urandom(4).hex()}",
                 connection.host,
-                timeout_s,
+                CONNECTING_SHARE * deadline.left_s,
                 connection.network,
                 quorum=connection.consensus.quorum.rule,
             )
@@ -159,7 +165,7 @@ def _connect(parent: Engine, ranks: tuple[int, ...], timeout_s: float, step_of: 
             failed = error
         try:
             mine = DONE if failed is None else FAILED + str(failed).encode()
-            blobs = _wait_for_all(parent, mine, timeout_s, step_of)
+            blobs = _wait_for_all(parent, mine, deadline, step_of)
             if failed is not None:
                 raise failed
         finally:
@@ -169,10 +175,15 @@ def _connect(parent: Engine, ranks: tuple[int, ...], timeout_s: float, step_of: 
     return made
 
 
-def _wait_for_all(parent: Engine, mine: bytes, timeout_s: float, step_of: str) -> list[bytes]:
+def exchange_blobs(parent: Engine, blob: bytes, deadline: Deadline, step_of: str) -> list[bytes]:
+    """The blobs of all ranks of the parent; past the deadline this fails, and names who did not come."""
+    return all_gather_blobs(parent, blob, max(deadline.left_s, 1e-3), step_of)
+
+
+def _wait_for_all(parent: Engine, mine: bytes, deadline: Deadline, step_of: str) -> list[bytes]:
     """How the ranks of the parent ended, once none of them is connecting."""
     while True:
-        blobs = all_gather_blobs(parent, mine, timeout_s, step_of)
+        blobs = exchange_blobs(parent, mine, deadline, step_of)
         if not any(blob.startswith(CONNECTING) for blob in blobs):
             return blobs
 
@@ -194,8 +205,8 @@ def _check_ranks(parent: Engine, ranks: Sequence[int]) -> tuple[int, ...]:
     return group
 
 
-def _check_same(parent: Engine, mine: bytes, what: str, timeout_s: float) -> None:
-    for rank, theirs in enumerate(all_gather_blobs(parent, mine, timeout_s, what)):
+def _check_same(parent: Engine, mine: bytes, what: str, deadline: Deadline) -> None:
+    for rank, theirs in enumerate(exchange_blobs(parent, mine, deadline, what)):
         if theirs != mine:
             raise CollectiveMismatch(
                 f"{what}: rank {rank} asked for {theirs.decode()}, rank {parent.rank} for {mine.decode()}"
