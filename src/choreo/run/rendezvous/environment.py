@@ -22,8 +22,9 @@ __all__ = [
     "read_job_address",
 ]
 
-# Ports for jobs without one; the system does not assign these by itself.
+# Ports for jobs without one; the system does not assign these by itself, but those from FIRST_ASSIGNED on.
 FIRST_PORT, PORTS = 20_000, 10_000
+FIRST_ASSIGNED = 32_768
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +186,7 @@ def _port(found: Mapping[str, str], names: _Names, world_size: int, address: str
         port = _number(found, "MASTER_PORT", None, 1, 65535)
         # With its agent store, torchrun itself listens on the port that it announces.
         taken = found.get("TORCHELASTIC_USE_AGENT_STORE", "").lower() == "true"
-        return port if not taken else port + 1 if port < 65535 else port - 1
+        return _other_port(port) if taken else port
     if world_size == 1:
         return FIRST_PORT
     if names is _TORCHRUN:
@@ -196,6 +197,11 @@ def _port(found: Mapping[str, str], names: _Names, world_size: int, address: str
             "ranks could derive a port from; set it on every rank"
         )
     return FIRST_PORT + zlib.crc32(job.encode()) % PORTS
+
+
+def _other_port(port: int) -> int:
+    """A port that goes with one that is taken; beside one that the system assigned, any program may have the next."""
+    return port + 1 if port < FIRST_ASSIGNED else FIRST_PORT + port % PORTS
 
 
 def _job(found: Mapping[str, str], names: _Names) -> str:
