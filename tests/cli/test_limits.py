@@ -105,6 +105,38 @@ def test_a_network_that_can_be_shown_may_be_too_large_to_simulate() -> None:
     assert "a simulation on ring(1000, 1GB/s), a network of 2000 links, is about 500 KiB of data" in told
 
 
+@pytest.mark.parametrize(
+    ("collective", "algorithm", "sentence"),
+    [
+        ("all_reduce", "direct", "all_reduce by direct over 1000 ranks, all that the network has, is about 572 MiB"),
+        ("all_to_all", "direct", "all_to_all by direct over 1000 ranks, all that the network has, is about 572 MiB"),
+        (
+            "all_to_all",
+            "pairwise",
+            "all_to_all by pairwise over 1000 ranks, all that the network has, is about 572 MiB",
+        ),
+    ],
+)
+def test_ranks_that_only_the_file_of_a_network_asks_for(
+    collective: str, algorithm: str, sentence: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.json").write_text('{"name": "a", "topology": "switch(1000, 1GB/s)"}')
+    run = ("simulate", collective, "-a", algorithm, "-t", str(tmp_path / "a.json"), "--size", "1KiB")
+    assert sentence in mistake(*run)
+    fine(*run, "-p", "8", "--limit", "4MiB")
+    fine("simulate", collective, "-t", str(tmp_path / "a.json"), "--size", "1KiB", "-p", "8")
+
+
+def test_messages_of_ranks_that_only_a_file_asks_for_are_counted_as_they_come(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"name": "a", "topology": "switch(40, 1GB/s)"}')
+    run = ("simulate", "all_reduce", "-a", "direct", "-t", str(tmp_path / "a.json"), "--size", "1KiB")
+    assert "over 40 ranks, 3120 messages at once, is about 1.79 MiB" in mistake(*run, "--limit", "1MiB")
+    fine(*run, "--limit", "2MiB")
+    fine(*run, "--limit", "1MiB", "-p", "40")  # these the user asks for
+    many = ("simulate", "all_to_all", "-t", str(tmp_path / "a.json"), "--size", "1KiB", "--limit", "700KiB")
+    assert "1600 chunks at once, is about 937.5 KiB" in mistake(*many)
+
+
 def test_the_limit_can_be_raised_and_lowered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.json").write_text('{"name": "a", "topology": "ring(1000, 1GB/s)"}')
     show = ("topology", "show", str(tmp_path / "a.json"))

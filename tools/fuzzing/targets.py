@@ -122,6 +122,7 @@ _NETWORK = (
     _command("topology", "show", "FILE"),
     _command("topology", "show", "FILE", "--json"),
     _command("simulate", "all_reduce", "-a", "ring", "-p", "3", "-t", "FILE", "--size", "1MiB"),
+    _command("simulate", "all_reduce", "-a", "direct", "-t", "FILE", "--size", "1MiB"),
 )
 _SCHEDULE = (
     _command("prove", "--schedule", "FILE"),

@@ -10,6 +10,7 @@ import click
 
 from choreo.cli.command import grouped, refuse_beside
 from choreo.cli.options.common import NewFile, gamma_option, json_option, parsed, size_option
+from choreo.cli.options.implied import implied_by
 from choreo.cli.options.packets import PACKET_OPTIONS, packet_options, packets_of
 from choreo.cli.options.schedule import ScheduleOptions, schedule_options
 from choreo.cli.options.simulate import Asked, StoppedError, parse_beside, sizes_of
@@ -249,7 +250,8 @@ def command(
         print_library(chosen, where, sizes, swept=sweep is not None, as_json=as_json)
         return
     beside_it = tuple(parse_beside(text, where.topology) for text in beside)
-    asked = Asked(chosen, where, gamma, store_and_forward, beside_it, packets_of(others, routing))
+    file_bytes = implied_by(topology, ranks, placement)
+    asked = Asked(chosen, where, gamma, store_and_forward, beside_it, packets_of(others, routing), file_bytes)
     if (trace is not None or html is not None) and (sweep is not None or asked.many):
         raise UsageError("--trace and --html show one run; give one --size and at most one --algorithm")
     if sweep is not None:

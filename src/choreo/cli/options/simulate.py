@@ -6,6 +6,7 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from choreo.cli.options.implied import check_implied
 from choreo.cli.options.schedule import SYNTHESIZED, ScheduleOptions, checked, left_out, trusted
 from choreo.cli.options.topology import Placement, parse_placement
 from choreo.cli.output.text.table import echo_note
@@ -34,7 +35,10 @@ class StoppedError(KeyboardInterrupt):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What to run, before its size is known."""
+    """What to run, before its size is known.
+
+    `file_bytes` is the size of the network's file, if that alone says how many ranks there are. It limits their work.
+    """
 
     chosen: ScheduleOptions
     where: Placement
@@ -42,6 +46,7 @@ class Asked:
     store_and_forward: bool
     beside: tuple[Job, ...]
     packets: Packets | None = None
+    file_bytes: int | None = None
 
     @property
     def many(self) -> bool:
@@ -73,6 +78,8 @@ class Asked:
         """Run a schedule, and what runs beside it; `which` of several it is, for who waits."""
         from choreo.simulate import Job, simulate_together
 
+        if schedule.file_bytes is None and self.file_bytes is not None:
+            schedule = replace(schedule, file_bytes=self.file_bytes)
         with Progress(f"{schedule.collective} by {schedule.algorithm}{which}") as progress:
             return simulate_together(
                 [Job(schedule, size, self.where.devices), *self.beside],
@@ -126,7 +133,7 @@ class Asked:
         named = replace(self.chosen, algorithms=tuple(name for name in self.chosen.named if name != SYNTHESIZED))
         for candidate in named.candidates():
             try:
-                schedule = trusted(self._along_dimensions(candidate), self.where.ranks)
+                schedule = self._built(candidate)
                 _check_length(schedule)
                 found.append(schedule)
             except (RefusedError, AlgorithmError, ScheduleError, ProofError, UsageError) as error:
@@ -146,9 +153,9 @@ class Asked:
         if chosen.algorithms == (SYNTHESIZED,):
             return self.synthesized(size)
         if chosen.algorithms:
-            return trusted(self._along_dimensions(chosen), self.where.ranks)
+            return self._built(chosen)
         if chosen.axes is not None or chosen.rotate:
-            return trusted(self._along_dimensions(replace(chosen, algorithms=("hierarchical",))), self.where.ranks)
+            return self._built(replace(chosen, algorithms=("hierarchical",)))
         if chosen.option:
             names = " ".join(f"--option {shlex.quote(text)}" for text in chosen.option)
             raise UsageError(f"{names} is for one algorithm; name it with --algorithm")
@@ -160,6 +167,12 @@ class Asked:
             segments=chosen.segments,
             along_dimensions=self.where.devices is None,
         )
+
+    def _built(self, candidate: ScheduleOptions) -> Schedule:
+        """The schedule of one algorithm, which keeps its promise."""
+        options = self._along_dimensions(candidate)
+        check_implied(options, self.where.ranks, self.file_bytes)
+        return trusted(options, self.where.ranks)
 
     def _along_dimensions(self, candidate: ScheduleOptions) -> ScheduleOptions:
         """The options with the topology's dimensions as axes, where the algorithm wants axes and has none."""

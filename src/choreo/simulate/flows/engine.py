@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from choreo.errors import UsageError
+from choreo.files import check_work
 from choreo.schedule import Schedule, Transfers, message_of
 from choreo.simulate.jobs import Placed
 from choreo.topology import Routes, Topology
@@ -35,6 +36,8 @@ Progress = Callable[[int, int], None]
 FEW_PLACES = 1 << 21
 # The size of a stored message is about 200 bytes.
 MOST_KEPT = 1 << 23
+# What a message takes while it is simulated.
+MESSAGE_BYTES = 600
 # With more places than this, the table that finds them would not fit into memory.
 MOST_PLACES = 1 << 35
 
@@ -169,6 +172,7 @@ def run_alone(
                 f"times by message are kept for at most {MOST_KEPT} transfers, and {job.schedule.algorithm} over "
                 f"{job.schedule.ranks} ranks has more; use fewer ranks"
             )
+        _check_at_once(job.schedule, int(np.bincount(rows.step - rows.step[0]).max()), "messages")
         if not core.alone(*columns_of(core, job, topology, rows, in_order=job.schedule.receive_in_order)):
             return None
         if progress is not None:
@@ -192,13 +196,23 @@ def run_shared(
     in_order = not store_and_forward and all(job.schedule.receive_in_order for job in jobs)
     for job in jobs:
         begin_job(core, job, topology, alone=False, keep=True)
+        transfers, steps = 0, job.schedule.num_steps
         for rows in job.schedule.blocks():
+            transfers += len(rows)
+            _check_at_once(job.schedule, transfers * steps // (int(rows.step[-1]) + 1), "messages")
             core.gather(*columns_of(core, job, topology, rows, in_order=in_order))
     core.run()
     messages = _messages(core, jobs, topology.links.bandwidth_bytes_per_s if store_and_forward else None)
     sums = [np.frombuffer(values, np.float64) for values in core.links()]
     finish = tuple(_finish(job, messages, number) for number, job in enumerate(jobs))
     return Loads(sums[0], sums[1], finish), messages
+
+
+def _check_at_once(schedule: Schedule, many: int, what: str) -> None:
+    """Refuse so many messages or chunks at once, if a file asks for them."""
+    if schedule.file_bytes is not None:
+        who = f"{schedule.collective} by {schedule.algorithm} over {schedule.ranks} ranks"
+        check_work(f"{who}, {many} {what} at once,", many * MESSAGE_BYTES, schedule.file_bytes)
 
 
 def figures_of(topology: Topology) -> tuple[Floats, Floats]:
@@ -211,6 +225,7 @@ def begin_job(core: Core, job: Placed, topology: Topology, *, alone: bool, keep:
     """Tell the inner loops about a job, and where its rows cut the vector."""
     schedule = job.schedule
     members = len(job.node)
+    _check_at_once(schedule, schedule.num_chunks, "chunks")
     mark = not _takes_every_place(schedule, members)
     if mark and members * schedule.num_chunks > MOST_PLACES:
         raise UsageError(
