@@ -12,6 +12,7 @@ import pytest
 
 import choreo.run.rendezvous.coordinator
 from choreo.errors import UsageError
+from choreo.run.rendezvous.gave_up import Attempt
 from choreo.run.rendezvous.rendezvous import Rendezvous
 from tests.helpers.ranks.rendezvous import (
     OTHER,
@@ -229,6 +230,24 @@ def test_a_port_that_is_taken(port: int) -> None:
         rf"rank 0 \(pid {outcome.pid} on .*\) cannot listen at 127.0.0.1:{port}: Address already in use; choose",
         outcome.told,
     )
+
+
+def test_the_others_of_its_host_learn_that_rank_0_cannot_listen(port: int) -> None:
+    """Not at their deadline, though nobody answers them; and what is left of it does not disturb the next attempt."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port))
+        rank_0 = Process(join_impatiently, {"rank": 0, "world_size": 2, "port": port, "timeout_s": 600.0})
+        other = Process(join, {"rank": 1, "world_size": 2, "port": port, "timeout_s": 600.0})
+        told = rank_0.outcome().told
+        assert f"cannot listen at 127.0.0.1:{port}" in told
+        assert other.outcome().told == told
+        assert "did not find rank 0" in Process(_again, {"port": port}).outcome().told
+    assert [outcome.value for outcome in outcomes(ranks_do(join_and_exchange, 2, port))] == [shares(2, 1)] * 2
+
+
+def _again(port: int) -> object:
+    Attempt("another job", None)  # this process has met before, so the note is older than what it does now
+    return join(1, 2, port, timeout_s=0.3)
 
 
 def test_something_else_listens_there(port: int) -> None:

@@ -29,7 +29,16 @@ from choreo.run.transport.addresses import format_address
 from choreo.run.transport.deadline import Deadline
 from choreo.run.transport.secret import make_secret
 
-__all__ = ["AlreadyPublishedError", "CoordinatorRecord", "find_published", "publish"]
+__all__ = [
+    "AlreadyPublishedError",
+    "CoordinatorRecord",
+    "find_published",
+    "publish",
+    "read_private",
+    "sweep",
+    "user_directory",
+    "write_private",
+]
 
 MAX_RECORD_BYTES = 2048
 INCOMPLETE_S = 5.0  # after which a record that is not written completely is abandoned
@@ -71,20 +80,16 @@ def publish(job: str, address: str, port: int, deadline: Deadline) -> Iterator[b
     """Publish where rank 0 of a job listens, and remove the record in the end; gives the record's secret."""
     record = CoordinatorRecord(os.getpid(), start_time(os.getpid()), host_id(), address, port, make_secret())
     name = _name(job)
-    with _directory() as directory:
+    with user_directory() as directory:
         with _locked(directory, deadline):
-            _sweep(directory)
+            sweep(directory)
             with suppress(NotReadyError):
                 there = _read(directory, name)
                 if there.valid:
                     raise AlreadyPublishedError(there)
             with suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=directory)
-            made = os.open(name, _CREATE, 0o600, dir_fd=directory)
-            with os.fdopen(made, "wb", buffering=0) as file:
-                os.fchmod(made, 0o600)  # whatever the umask
-                file.write(msgspec.json.encode(record))
-                mine = os.fstat(made)
+            mine = write_private(directory, name, msgspec.json.encode(record))
         try:
             yield record.secret.encode()
         finally:
@@ -96,11 +101,20 @@ def publish(job: str, address: str, port: int, deadline: Deadline) -> Iterator[b
 
 def find_published(job: str) -> CoordinatorRecord:
     """The record of a job whose rank 0 still runs; NotReadyError if there is none."""
-    with _directory() as directory:
+    with user_directory() as directory:
         record = _read(directory, _name(job))
         if not record.valid:
             raise NotReadyError(f"the only record is of pid {record.pid}, which no longer runs")
         return record
+
+
+def write_private(directory: int, name: str, content: bytes) -> os.stat_result:
+    """A new file that only this user can read."""
+    made = os.open(name, _CREATE, 0o600, dir_fd=directory)
+    with os.fdopen(made, "wb", buffering=0) as file:
+        os.fchmod(made, 0o600)  # whatever the umask
+        file.write(content)
+        return os.fstat(made)
 
 
 def _name(job: str) -> str:
@@ -109,7 +123,7 @@ def _name(job: str) -> str:
 
 
 @contextmanager
-def _directory() -> Iterator[int]:
+def user_directory() -> Iterator[int]:
     """A descriptor of the directory; UsageError if another user could read or change it."""
     path = _path()
     with suppress(FileExistsError):
@@ -169,11 +183,20 @@ def _locked(directory: int, deadline: Deadline) -> Iterator[None]:
 def _read(directory: int, name: str) -> CoordinatorRecord:
     """A record that only this user can have written; NotReadyError if there is none, or only a part of one."""
     try:
-        descriptor = os.open(name, _READ, dir_fd=directory)
+        text = read_private(directory, name)
     except FileNotFoundError:
         raise NotReadyError("rank 0 has not published its address for this user") from None
     except OSError as error:
         raise UsageError(f"{_spelled(name)}: the record cannot be read: {error.strerror}; remove it") from None
+    try:
+        return msgspec.json.decode(text, type=CoordinatorRecord)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise NotReadyError("rank 0 is writing its address, or died while it did") from None
+
+
+def read_private(directory: int, name: str) -> bytes:
+    """A small file that only this user can have written; an OSError or UsageError if it is none."""
+    descriptor = os.open(name, _READ, dir_fd=directory)
     with os.fdopen(descriptor, "rb", buffering=0) as file:
         facts = os.fstat(descriptor)
         if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & 0o077:
@@ -181,15 +204,11 @@ def _read(directory: int, name: str) -> CoordinatorRecord:
                 f"{_spelled(name)}: the record is not a file that only you can read (user {facts.st_uid}, mode "
                 f"{stat.S_IMODE(facts.st_mode):04o}); remove it"
             )
-        text = file.read(MAX_RECORD_BYTES + 1)
-    try:
-        return msgspec.json.decode(text, type=CoordinatorRecord)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise NotReadyError("rank 0 is writing its address, or died while it did") from None
+        return file.read(MAX_RECORD_BYTES + 1)
 
 
-def _sweep(directory: int) -> None:
-    """Remove the records of jobs that were killed during their rendezvous."""
+def sweep(directory: int) -> None:
+    """Remove the records of jobs that were killed during their rendezvous, and notes of those that gave up."""
     for name in os.listdir(directory):
         with suppress(OSError, UsageError):
             try:

@@ -14,6 +14,7 @@ import time
 
 from choreo.errors import RendezvousError, UsageError
 from choreo.run.rendezvous.coordinator import Coordinator
+from choreo.run.rendezvous.gave_up import Attempt
 from choreo.run.rendezvous.hosts import host_id, host_name
 from choreo.run.rendezvous.local_file import AlreadyPublishedError, find_published, publish
 from choreo.run.rendezvous.messages import Join, Member, blob_limit_bytes
@@ -118,13 +119,24 @@ def rendezvous(
             else _register_locally(job, format_address(address, port), me, deadline)
         )
     secret = check_secret(secret, "this call")
-    coordinator = CoordinatorAddress(address, port, secret, final=True)
+    coordinator, attempt = CoordinatorAddress(address, port, secret, final=True), Attempt(f"{address}\0{port}", secret)
     if rank != 0:
-        participant = register(lambda: coordinator, me, str(coordinator), deadline)
+        participant = register(lambda: _unless_given_up(coordinator, attempt), me, str(coordinator), deadline)
         return Rendezvous(rank, participant.members, participant)
-    listener, foreign = _listen(coordinator, me, deadline)
+    try:
+        listener, foreign = _listen(coordinator, me, deadline)
+    except RendezvousError as error:
+        attempt.give_up(str(error))
+        raise
+    attempt.withdraw()
     note = f"; {address} is no address of {me.host}, which listened on all its addresses" if foreign else ""
     return _coordinate(listener, secret, me, deadline, note)
+
+
+def _unless_given_up(coordinator: CoordinatorAddress, attempt: Attempt) -> CoordinatorAddress:
+    if reason := attempt.why_given_up():
+        raise RendezvousError(reason, ranks=(0,))
+    return coordinator
 
 
 def _coordinate(listener: socket.socket, secret: bytes, me: Join, deadline: Deadline, note: str = "") -> Rendezvous:

@@ -1,0 +1,71 @@
+"""How ranks of rank 0's host learn that it gave up: it leaves a note where only its user can write.
+
+Without it they would dial until their deadline. A note is of one job, and of one attempt: ranks heed those that were
+written since they began. Ranks of other hosts cannot read it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import time
+from contextlib import suppress
+
+import msgspec
+
+from choreo.errors import UsageError
+from choreo.run.rendezvous.hosts import host_id
+from choreo.run.rendezvous.local_file import read_private, sweep, user_directory, write_private
+from choreo.run.rendezvous.processes import start_time
+
+__all__ = ["Attempt"]
+
+# Processes of a job are started at about the same time: rank 0 may give up so long before another rank begins to meet.
+EARLIER_S = 10.0
+_attempts = itertools.count()  # of this process
+
+
+class _Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When rank 0 gave up, in seconds since boot, and why."""
+
+    at_s: float
+    reason: str
+
+
+class Attempt:
+    """One attempt to meet the ranks of a job. It began with its process, if that meets nobody else before."""
+
+    def __init__(self, job: str, secret: bytes | None) -> None:
+        now_s = _now_s()
+        self._began_s = now_s if next(_attempts) else max(_started_s(), now_s - EARLIER_S)
+        named = f"{host_id()}\0{job}\0".encode() + (secret or b"")
+        self._name = "gave-up-" + hashlib.sha256(named).hexdigest()[:40]
+
+    def give_up(self, reason: str) -> None:
+        """Leave a note for the other ranks of this host, if that is possible."""
+        with suppress(OSError, UsageError), user_directory() as directory:
+            sweep(directory)
+            self.withdraw()
+            write_private(directory, self._name, msgspec.json.encode(_Note(_now_s(), reason)))
+
+    def withdraw(self) -> None:
+        """Remove what an earlier attempt left."""
+        with suppress(OSError, UsageError), user_directory() as directory:
+            os.unlink(self._name, dir_fd=directory)
+
+    def why_given_up(self) -> str:
+        """Rank 0's reason; empty if it has not given up, as far as this process can know."""
+        with suppress(OSError, UsageError, msgspec.DecodeError, UnicodeDecodeError), user_directory() as directory:
+            note = msgspec.json.decode(read_private(directory, self._name), type=_Note)
+            return note.reason if note.at_s >= self._began_s else ""
+        return ""
+
+
+def _now_s() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _started_s() -> float:
+    ticks = start_time(os.getpid())
+    return ticks / os.sysconf("SC_CLK_TCK") if ticks else _now_s()
