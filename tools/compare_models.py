@@ -56,6 +56,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "glm4_moe": {**EXPERTS, "head_dim": 16, "use_qk_norm": True},
     "gpt_oss": {"head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8,
                 "rope_parameters": {"rope_type": "default", "rope_theta": 15e4}},
+    "llama4_text": {"head_dim": 16, "num_local_experts": 4, "intermediate_size_mlp": 80, "attention_chunk_size": 8,
+                    "interleave_moe_layer_step": 2, "rope_parameters": LLAMA_3_1, "attn_temperature_tuning": False},
+    "gemma": {"head_dim": 16},
+    "gemma2": {"head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 20, "attn_logit_softcapping": 2.0,
+               "final_logit_softcapping": 3.0},
+    "gemma3_text": {"head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 20},
+    "cohere": {},
     "nemotron": {},
     "olmo2": {},
     "stablelm": {},
@@ -71,6 +78,12 @@ NAMES = (
     (r"(lm_head|embed_out)\.weight", "head"),
     (r"transformer\.word_embeddings_layernorm", "embedding_norm"),
     (r"(model\.norm|gpt_neox\.final_layer_norm|transformer\.ln_f)\b", "norm"),
+    (r"model\.(further\.\d+\.)", r"\1"),
+    (r"mtp_block", "block"),
+    (r"\bhnorm\b", "stream_norm"),
+    (r"\benorm\b", "token_norm"),
+    (r"\beh_proj\b", "join"),
+    (r"\bpost_norm\b", "norm"),
     (r"(model\.layers|gpt_neox\.layers|transformer\.h)\.", "blocks."),
     (r"\b(self_attn|self_attention|attn|attention)\.", "attention."),
     (r"attention\.q_a_proj", "attention.query_down"),
@@ -86,11 +99,12 @@ NAMES = (
     (r"attention\.k_norm", "attention.key_norm"),
     (r"\b(input_layernorm|ln_1)\b", "norms.before_attention"),
     (r"\bln_2\b", "norms.before_mlp"),
+    (r"\bpre_feedforward_layernorm\b", "norms.before_mlp"),
     (r"\bpost_feedforward_layernorm\b", "norms.after_mlp"),
-    (r"\bblock_sparse_moe\.", "mlp."),
+    (r"\b(block_sparse_moe|feed_forward)\.", "mlp."),
     (r"mlp\.(gate|router)\.weight", "mlp.router"),
     (r"mlp\.router\.bias", "mlp.router_bias"),
-    (r"mlp\.shared_experts\.", "mlp.shared."),
+    (r"mlp\.shared_experts?\.", "mlp.shared."),
     (r"\b(dense_h_to_4h|c_fc|up_proj)\b", "up"),
     (r"\b(dense_4h_to_h|c_proj|down_proj)\b", "down"),
     (r"\bgate_proj\b", "gate"),
@@ -120,19 +134,31 @@ def difference(family: str) -> float:
     assert isinstance(model, Model)
     mesh = Mesh(Plan(precision="fp32"), 0, torch.device("cpu"), grouped=False)
     here = Stage(Builder(0, mesh), model, SEQ, range(model.layers), "none")
-    state = translated(dict(there.state_dict()), model, family)
+    tokens = torch.randint(0, WORDS, (2, SEQ + model.mtp_layers))
+    first, further = tokens[:, :SEQ], tokens[:, None, 1:] if model.mtp_layers else None
+    logits, state = there(first).logits, dict(there.state_dict())
+    if further is not None:
+        logits, state = _with_further(there, first, further[:, 0], logits, state)
+    state = translated(state, model, family)
     for name, parameter in here.named_parameters():
         assert parameter.shape == state[name].shape, (name, parameter.shape, state[name].shape)
         parameter.copy_(state[name])
-    tokens = torch.randint(0, WORDS, (2, SEQ))
-    return float((there(tokens).logits - here(tokens)).abs().max())
+    return float((logits - here(first, further)).abs().max())
+
+
+def _with_further(there: Any, first: Tensor, further: Tensor, logits: Tensor, state: State) -> tuple[Tensor, State]:
+    """Logits and weights with those of a module that predicts one more token."""
+    module = transformers.modeling_layers.MtpModel(there, 1).float().eval()
+    _randomise(module.layers)
+    places = torch.arange(SEQ)[None]
+    hidden = module.forward_layer(0, there.model(first).last_hidden_state, places, None, input_ids=further)
+    state |= {f"model.further.{name}": value for name, value in module.layers.state_dict().items()}
+    return torch.cat((logits, there.lm_head(hidden)), dim=1), state
 
 
 def _randomise(model: Any) -> None:
     for name, one in model.named_parameters():
-        if "sinks" in name:
-            one.fill_(-1e9)  # attention sinks are not built
-        elif one.dim() > 1:
+        if one.dim() > 1:
             one.normal_(std=one.shape[-1] ** -0.5)
         else:
             one.normal_(mean=float(name.endswith("weight")), std=0.1)
@@ -151,7 +177,7 @@ def translated(state: State, model: Model, family: str) -> State:
 
 
 def _translate(name: str, family: str) -> str:
-    after = family == "olmo2"  # its norms follow attention and MLP
+    after = family in {"olmo2", "gemma2", "gemma3_text"}  # their norms follow attention and MLP
     name = name.replace("post_attention_layernorm", "norms.after_attention" if after else "norms.before_mlp")
     for there, here in NAMES:
         name = re.sub(there, here, name)
@@ -162,8 +188,12 @@ def _taken_apart(name: str, value: Tensor, model: Model, family: str) -> State:
     """Fused weights one by one; queries and keys whose features turn in neighbouring pairs, with the pairs apart."""
     if family == "gpt2" and "weight" in name and value.dim() == 2 and ("c_" in name):
         value = value.T
-    if family == "nemotron" and "norm" in name and name.endswith("weight"):
+    if family in {"nemotron", "gemma", "gemma2", "gemma3_text"} and "norm" in name and name.endswith("weight"):
         value = value + 1
+    if family in {"llama4_text", "cohere"} and ("q_proj" in name or "k_proj" in name):
+        value = value.unflatten(0, (-1, model.head_dim // 2, 2)).transpose(1, 2).flatten(0, 2)
+    if "eh_proj" in name:  # there the token comes first
+        value = value.roll(value.shape[1] // 2, dims=1)
     if "query_key_value" in name:  # heads outside, queries, keys and values inside
         parts = value.unflatten(0, (HEADS, 3, -1)).transpose(0, 1).flatten(1, 2)
         return {name.replace("query_key_value", f"{one}_proj"): part for one, part in zip("qkv", parts, strict=True)}
@@ -183,7 +213,7 @@ def _experts(name: str, value: Tensor, family: str) -> State:
     start, _, what = name.rpartition(".")
     bias = what.endswith("_bias")
     kind = "bias" if bias else "weight"
-    if family == "gpt_oss" and not bias:
+    if family in {"gpt_oss", "llama4_text"} and not bias:
         value = value.transpose(1, 2)
     out: State = {}
     for number, one in enumerate(value):

@@ -32,13 +32,18 @@ def built(model: Model) -> tuple[Any, dict[str, np.ndarray]]:
     return stage, {name: one.detach().double().numpy() for name, one in stage.named_parameters()}
 
 
-def attend(queries: np.ndarray, keys: np.ndarray, values: np.ndarray, score: Callable[[int, int], float]) -> np.ndarray:
+def attend(
+    qkv: tuple[np.ndarray, np.ndarray, np.ndarray], score: Callable[[int, int], float], model: Model, sink: float
+) -> np.ndarray:
     """One head; `score` is added for a query and a key, minus infinity where it is not seen."""
+    queries, keys, values = qkv
     out = np.zeros((len(queries), values.shape[1]))
     for q in range(len(queries)):
-        scores = np.array([queries[q] @ keys[k] / math.sqrt(len(queries[q])) + score(q, k) for k in range(len(keys))])
-        weights = np.exp(scores - scores.max())
-        out[q] = weights / weights.sum() @ values
+        scores = keys @ queries[q] / math.sqrt(model.score_dim or len(queries[q]))
+        if model.score_cap:
+            scores = model.score_cap * np.tanh(scores / model.score_cap)
+        scores += [score(q, k) for k in range(len(keys))]
+        out[q] = np.exp(scores) / (np.exp(scores).sum() + np.exp(sink)) @ values
     return out
 
 
@@ -88,7 +93,8 @@ def attended(model: Model, score: Callable[[int, int, int], float]) -> tuple[np.
             if model.rotary and not model.learned_positions:
                 dim = int(model.head_dim * model.rotary_share)
                 query, key = (rotated(one, dim, model.rope_base) for one in (query, key))
-        heads.append(attend(query, key, value, lambda q, k, head=head: score(head, q, k)))  # type: ignore[misc]
+        sink = own["sinks"][head] if model.attention_sinks else -math.inf
+        heads.append(attend((query, key, value), lambda q, k, head=head: score(head, q, k), model, sink))  # type: ignore[misc]
     expected = np.hstack(heads) @ own["out.weight"].T + own.get("out.bias", 0)
     return found, expected
 
@@ -109,6 +115,8 @@ CASES: dict[str, tuple[Model, Callable[[int, int, int], float]]] = {
     "partial": (small("gpt-neox-20b"), lambda _, q, k: seen(k <= q)),
     "window": (small("mistral-7b", window=4), lambda _, q, k: seen(q - 4 < k <= q)),
     "chunks": (small("mistral-7b", window=4, chunked=True), lambda _, q, k: seen(k <= q and k // 4 == q // 4)),
+    "sinks": (small("gpt-oss-20b", window=4), lambda _, q, k: seen(q - 4 < k <= q)),
+    "capped": (small("gemma-2-27b", kv_heads=2, score_cap=0.01, window=0), lambda _, q, k: seen(k <= q)),
     "alibi": (small("bloom-7.1b"), lambda head, q, k: (k - q) * 2.0 ** (-2 * (head + 1)) if k <= q else -math.inf),
 }
 
@@ -118,6 +126,53 @@ def test_attention_is_what_the_paper_says(case: str) -> None:
     found, expected = attended(*CASES[case])
     assert np.abs(expected).max() > 1e-4
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-6)
+
+
+def test_logits_are_capped_and_scaled_and_embeddings_too() -> None:
+    import torch
+
+    plain = small("gemma-2-9b", scaled_embeddings=False, logit_cap=0.0)
+    tokens = torch.arange(SEQ)[None]
+    x = built(plain)[0]._embed(tokens)
+    torch.testing.assert_close(built(replace(plain, scaled_embeddings=True))[0]._embed(tokens), 8 * x)
+    logits = built(plain)[0](tokens)
+    capped, scaled_down = (
+        built(replace(plain, **one))[0](tokens) for one in ({"logit_cap": 0.3}, {"logit_scale": 0.5})
+    )
+    torch.testing.assert_close(capped, 0.3 * torch.tanh(logits / 0.3))
+    torch.testing.assert_close(scaled_down, 0.5 * logits)
+
+
+def test_an_experts_input_is_weighted_where_the_model_says_so() -> None:
+    import torch
+
+    model = small("llama4-scout", shared_experts=0)
+    assert model.weighted_inputs
+    mlp = built(model)[0].blocks["0"].mlp
+    x = torch.randn(1, 3, model.hidden, generator=torch.Generator().manual_seed(0))
+    scores = torch.sigmoid(x[0] @ mlp.router.T)
+    for token, (score, expert) in enumerate(zip(*scores.max(-1), strict=True)):
+        expected = mlp.experts[int(expert)](score * x[:, token])
+        torch.testing.assert_close(mlp(x)[:, token], expected)
+
+
+def test_the_loss_has_a_share_of_each_further_token() -> None:
+    import torch
+
+    from choreo.train.models.further_token import FURTHER_WEIGHT, further_tokens
+
+    model = small("deepseek-v3", mtp_layers=2)
+    stage, _ = built(model)
+    rows = torch.randint(0, 256, (2, SEQ + 1), generator=torch.Generator().manual_seed(0))
+    read, targets = further_tokens(rows, torch.arange(SEQ), 2)
+    logits = stage(rows[:, :SEQ], read)
+    odds = logits.detach().double().log_softmax(-1).unflatten(1, (3, SEQ))
+    expected = 0.0
+    for ahead, weight in ((1, 1.0), (2, FURTHER_WEIGHT / 2), (3, FURTHER_WEIGHT / 2)):
+        for row in range(2):
+            for at in range(SEQ + 1 - ahead):
+                expected -= weight * odds[row, ahead - 1, at, rows[row, at + ahead]].item()
+    assert stage.loss(logits, targets).item() == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_router_by_sigmoid_stays_in_the_best_groups() -> None:

@@ -33,6 +33,8 @@ MODELS = {
     "bloom": small("bloom-7.1b"),
     "olmo": small("llama3-8b", norm_after=True, qk_norm=True, qk_norm_whole=True, rotary_share=0.5),
     "gpt-oss": small("gpt-oss-20b", window=5),
+    "gemma": small("gemma-2-9b", window=5, score_cap=0.1, logit_cap=0.5, rope_base_windowed=100.0),
+    "two further": small("deepseek-v3", mtp_layers=2),
     "llama4": small("llama4-scout", window=8),
     "shared": small("mixtral-8x7b", bias=True, router_bias=True, shared_experts=1, shared_gate=True, dense_layers=1),
 }
@@ -74,6 +76,8 @@ CHEAP: list[tuple[str, Plan]] = [
     ("deepseek", plan(tp=2, sequence_parallel=True, micro_batch=8)),
     ("olmo", plan(tp=2, micro_batch=8)),
     ("gpt-oss", plan(cp=2, micro_batch=8)),
+    ("deepseek", plan(pp=2, micro_batch=4)),
+    ("gemma", plan(tp=2, micro_batch=8)),
     ("llama", plan(dp=2, tp=2, sequence_parallel=True, micro_batch=2)),
     ("gpt2", plan(dp=2, pp=2, zero=2, schedule="gpipe")),
     ("gpt2", plan(dp=2, pp=2, micro_batch=2)),  # no forward pass between the backward passes of the first stage
@@ -94,13 +98,24 @@ GRID: list[tuple[str, Plan]] = [
     *(("gpt2", plan(cp=count)) for count in (2, 4)),
     *(
         (model, one)
-        for model in ("deepseek", "bloom", "olmo", "gpt-oss", "llama4")
+        for model in ("deepseek", "bloom", "olmo", "gpt-oss", "llama4", "gemma", "two further")
         for one in (
             plan(tp=2), plan(tp=4, sequence_parallel=True), plan(cp=2), plan(pp=2), plan(dp=2, zero=3),
             plan(dp=2, tp=2, recompute="selective"), plan(tp=2, cp=2, recompute="full"),
         )
     ),
     *((model, plan(dp=4, ep=4)) for model in ("deepseek", "gpt-oss", "llama4")),
+    *(("deepseek", plan(dp=2, zero=zero)) for zero in (0, 1, 2)),
+    *(
+        ("two further", plan(pp=2, schedule=schedule, interleave=2 if schedule == "interleaved" else 1))
+        for schedule in ("gpipe", "interleaved")
+    ),
+    ("two further", plan(pp=4)),
+    ("deepseek", plan(pp=2, schedule="zero-bubble")),
+    ("deepseek", plan(pp=2, dp=2, zero=1)),
+    ("deepseek", plan(pp=2, dp=2, zero=3)),
+    ("deepseek", plan(pp=2, tp=2, sequence_parallel=True)),
+    ("deepseek", plan(pp=2, cp=2, recompute="full")),
     *(("mixtral", plan(dp=4, ep=count, zero=zero)) for count in (2, 4) for zero in (0, 1, 2, 3)),
     *(("shared", plan(dp=4, ep=count, zero=zero)) for count in (2, 4) for zero in (0, 1, 2, 3)),
     *(("gpt2", plan(dp=2, recompute=how, zero=zero)) for how in ("selective", "full") for zero in (0, 3)),

@@ -95,13 +95,14 @@ def test_a_table_says_where_the_time_went(pretended: list[TrainConfig]) -> None:
 
 
 def test_the_ranks_get_the_model_that_was_named(pretended: list[TrainConfig]) -> None:
-    """With its windows and chunks; only further tokens are not predicted, as the documents say."""
+    """With its windows, chunks, sinks and further tokens; what is not built is told."""
+    notes: list[str] = []
     for name in ("gpt-oss-20b", "llama4-scout", "deepseek-v3"):
-        choreo.train(name, ranks=1, **TINY)
-        named = scaled(get_model(name), "tiny")
-        assert isinstance(named, Model)
-        assert pretended[-1].model == replace(named, mtp_layers=0)
+        choreo.train(name, ranks=1, on_note=notes.append, **TINY)
+        assert pretended[-1].model == scaled(get_model(name), "tiny")
     assert get_model("gpt-oss-20b").window
+    told = [note for note in notes if "trained without" in note]
+    assert told == ["deepseek-v3 (tiny) is trained without the bias that balances its experts, which stays zero"]
 
 
 @pytest.mark.parametrize(
@@ -231,6 +232,14 @@ def test_what_cannot_be_trained_is_refused_before_it_starts(
     with pytest.raises(UsageError) as caught:
         choreo.train("gpt2-124m", **TINY | changes)
     assert sentence in str(caught.value)
+    assert not pretended
+
+
+def test_zero_bubble_with_several_further_tokens_is_refused(pretended: list[TrainConfig]) -> None:
+    model = replace(get_model("llama3-8b"), mtp_layers=2)
+    plan = Plan(pp=2, schedule="zero-bubble", precision="fp32")
+    with pytest.raises(UsageError, match="2 modules that read one embedding, as zero-bubble asks; schedule 1f1b"):
+        choreo.train(model, plan=plan, **{key: value for key, value in TINY.items() if key != "ranks"})
     assert not pretended
 
 

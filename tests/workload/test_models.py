@@ -40,7 +40,7 @@ EXACT = {
     "gemma-3-4b": 3_880_263_168,
     "gemma-7b": 8_537_680_896,
     "gpt-neox-20b": 20_554_567_680,
-    "gpt-oss-20b": 20_914_757_184 - 24 * 64,  # without its attention sinks
+    "gpt-oss-20b": 20_914_757_184,
     "gpt2": 124_439_808,
     "gpt2-xl": 1_557_611_200,
     "llama-2-70b": 68_976_648_192,
@@ -316,6 +316,22 @@ def test_experts_by_layer() -> None:
 def test_windows_are_read(file: str, window: int, full_every: int, chunked: bool) -> None:
     model = read_config(CONFIGS / f"{file}.json")
     assert (model.window, model.full_every, model.chunked) == (window, full_every, chunked)
+
+
+def test_what_only_some_families_have_is_read() -> None:
+    gemma, oss, scout = (
+        read_config(CONFIGS / f"{name}.json") for name in ("gemma-2-9b", "gpt-oss-20b", "llama-4-scout")
+    )
+    assert (gemma.score_cap, gemma.logit_cap, gemma.score_dim, gemma.scaled_embeddings) == (50.0, 30.0, 256.0, True)
+    assert (oss.attention_sinks, oss.fused_scores, scout.weighted_inputs, scout.fused_scores) == (
+        True,
+        False,
+        True,
+        True,
+    )
+    later = read_config(CONFIGS / "gemma-3-4b.json")
+    assert (later.score_cap, later.logit_cap, later.rope_base, later.rope_base_windowed) == (0.0, 0.0, 1e6, 1e4)
+    assert all(get_model(name).fused_scores for name in ("gemma-3-27b", "llama4-scout", "deepseek-v3"))
 
 
 def test_a_window_sees_what_it_sees() -> None:

@@ -16,11 +16,12 @@ from choreo.train.scale import TINY, scaled
 from choreo.units import format_bytes
 from choreo.workload import ConvNet, Model, Recommender, Workload
 
-__all__ = ["check_config"]
+__all__ = ["check_config", "left_out"]
 
 PRECISIONS = ("fp32", "bf16")
 BACKENDS = ("choreo", "gloo")
 DEVICES = ("cpu", "cuda")
+TEMPERATURE_FROM = 8192  # tokens from which Llama 4 sharpens its attention
 ROOM_FOR_STATE = 0.8  # of free memory, in a model that is proposed; the rest is for activations
 
 
@@ -39,6 +40,21 @@ def check_config(config: TrainConfig, ranks: int, whole: Workload | None = None)
     _check_model(config, ranks)
     if not config.on:
         _check_memory(config, whole or config.model)
+
+
+def left_out(model: Model, seq: int) -> str:
+    """What a model has that is not built, in words; "" if nothing.
+
+    >>> from choreo.workload import get_model
+    >>> left_out(get_model("deepseek-v3"), 64), left_out(get_model("llama3-8b"), 64)
+    ('the bias that balances its experts, which stays zero', '')
+    """
+    found = [model.not_built] if model.not_built else []
+    if model.router_bias and model.router_score == "sigmoid":
+        found.append("the bias that balances its experts, which stays zero")
+    if model.weighted_inputs and model.chunked and seq > TEMPERATURE_FROM:
+        found.append(f"the temperature of its queries beyond {TEMPERATURE_FROM} tokens")
+    return ", ".join(found)
 
 
 def _check_model(config: TrainConfig, ranks: int) -> None:
@@ -127,12 +143,15 @@ def _check_memory(config: TrainConfig, whole: Workload) -> None:
 def _state_bytes(config: TrainConfig) -> float:
     """Parameters, gradients and Adam's state of all ranks."""
     model, plan = config.model, config.plan
-    held = {plan.dp * plan.cp: model.parameters / (plan.tp * plan.pp)}  # by the ranks that have the same
+    whole, further = float(model.parameters), 0
+    if isinstance(model, Model):
+        whole, further = whole + model.further_parameters, model.mtp_layers * model.has_experts(model.layers - 1)
+    held = {plan.dp * plan.cp: whole / (plan.tp * plan.pp)}  # by the ranks that have the same
     if isinstance(model, Recommender):
         held = {plan.dp: model.dense_parameters + model.embedding_parameters / plan.dp}
     elif isinstance(model, Model) and model.experts:
-        experts = model.moe_layers * model.experts * model.mlp_parameters(model.expert_ffn)
-        held = {plan.dp * plan.cp: (model.parameters - experts) / (plan.tp * plan.pp)}
+        experts = (model.moe_layers + further) * model.experts * model.mlp_parameters(model.expert_ffn)
+        held = {plan.dp * plan.cp: (whole - experts) / (plan.tp * plan.pp)}
         owners = plan.ep * (plan.etp or plan.tp)
         same = plan.dp * plan.cp * plan.tp // owners
         held[same] = held.get(same, 0.0) + experts / (owners * plan.pp)

@@ -106,6 +106,7 @@ def _transformer(model: Model, factor: float) -> Model:
         expert_ffn=max(16, 16 * round(model.expert_ffn * ratio / 16)) if experts else model.expert_ffn,
         dense_layers=min(model.dense_layers, layers - 1),
         router_groups=groups,
+        score_dim=model.score_dim * dim / model.head_dim,
         latent=latent and replace(
             latent,
             kv_rank=max(8, 8 * round(latent.kv_rank * ratio / 8)),

@@ -11,7 +11,7 @@ from typing import Any
 from choreo.checks import check_ranks, whole_number
 from choreo.errors import TrainingError, UsageError
 from choreo.train.best import best_plan
-from choreo.train.check import check_config
+from choreo.train.check import check_config, left_out
 from choreo.train.config import TrainConfig
 from choreo.train.data.text import SYNTHETIC
 from choreo.train.experiments.kinds import ALL_REDUCE, check_kind
@@ -83,8 +83,6 @@ def train(
         raise UsageError("training needs PyTorch, which is not installed here: pip install 'choreo[torch]'")
     whole = get_workload(model)
     workload = scaled(whole, scale)
-    if isinstance(workload, Model):  # the trained model predicts one token
-        workload = replace(workload, mtp_layers=0)
     ranks = check_ranks(ranks if ranks is not None else plan.gpus if plan is not None else 1)
     seq = SEQ if seq is None else whole_number("seq", seq)
     if plan is None:
@@ -134,6 +132,8 @@ def _run(
     on_step: Callable[[TrainingStep], None] | None = None,
     on_note: Callable[[str], None] | None = None,
 ) -> TrainingRun:
+    if on_note is not None and isinstance(config.model, Model) and (missing := left_out(config.model, config.seq)):
+        on_note(f"{config.model.name} is trained without {missing}")
     prediction = None if config.on else _prediction(config, on_note)
     steps: list[TrainingStep] = []
     early: dict[int, dict[str, Any]] = {}  # steps that were reported before the one before them

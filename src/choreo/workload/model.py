@@ -85,7 +85,9 @@ class Model:
     expert_nodes: int = 0  # a token goes to experts on at most this many nodes; 0: any number
     router_bias: bool = False
     shared_gate: bool = False  # a gate of one number a token on the shared experts (Qwen2-MoE)
+    weighted_inputs: bool = False  # experts' inputs are multiplied by their weights, not their outputs (Llama 4)
     latent: Latent | None = None
+    attention_sinks: bool = False  # a learned score per head that takes attention and gives nothing (GPT-OSS)
     window: int = 0  # a query sees only this many keys, itself included; 0: all before it
     full_every: int = 0  # each n-th layer has no window; 0: all have, where there is one
     chunked: bool = False  # windows do not slide: a query sees the keys of its own chunk (Llama 4)
@@ -100,11 +102,18 @@ class Model:
     rope_scaling: float = 0.0  # Llama 3.1's factor for long sequences; 0: none
     rope_skips: int = 0  # each n-th layer has no positions (Llama 4); 0: all have
     rotary_share: float = 1.0  # of the features of a head
+    rope_base_windowed: float = 0.0  # of layers with a window (Gemma 3); 0: the same as of others
     qk_l2_norm: bool = False  # a norm of queries and keys without parameters (Llama 4)
+    score_dim: float = 0.0  # scores are divided by its square root; 0: the features of a query
+    score_cap: float = 0.0  # scores stay within it, by tanh (Gemma 2); 0: they are not capped
+    logit_cap: float = 0.0  # so do the logits
+    logit_scale: float = 0.0  # logits are multiplied by it (Command R); 0: they are not
+    scaled_embeddings: bool = False  # multiplied by the square root of `hidden` (Gemma)
     router_score: str = "softmax"  # or "sigmoid"
     router_scale: float = 0.0  # the routed experts' sum is multiplied by it; 0: it is not
     router_groups: int = 0  # a token's experts are in `router_groups_per_token` of this many groups; 0: no groups
     router_groups_per_token: int = 0
+    not_built: str = ""  # what its config.json asks for and `train` does not build, in words
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "vocab", "norms_per_layer", "moe_every"):
@@ -197,11 +206,13 @@ class Model:
         return self.shared_experts * self.expert_ffn
 
     def has_experts(self, layer: int) -> bool:
-        """Whether a layer's MLP is a mixture of experts; `layer` counts from 0."""
+        """Whether a layer's MLP is a mixture of experts; `layer` counts from 0, those after the last are like it."""
+        layer = min(layer, self.layers - 1)
         return bool(self.experts) and layer >= self.dense_layers and (layer + 1) % self.moe_every == 0
 
     def has_window(self, layer: int) -> bool:
-        """Whether a layer's queries see a window of the keys; `layer` counts from 0."""
+        """Whether a layer's queries see a window of the keys; layers after the last are like it."""
+        layer = min(layer, self.layers - 1)
         return self.window > 0 and not (self.full_every and (layer + 1) % self.full_every == 0)
 
     @property
@@ -224,6 +235,11 @@ class Model:
         """How many layers have experts."""
         return self.layers // self.moe_every - self.dense_layers // self.moe_every if self.experts else 0
 
+    @property
+    def fused_scores(self) -> bool:
+        """Whether scores are what PyTorch's fused attention computes: neither capped nor with a sink."""
+        return not (self.score_cap or self.attention_sinks)
+
     # Parameters
 
     @property
@@ -243,7 +259,7 @@ class Model:
             return into + down + up + heads * latent.value_dim * hidden
         width = (heads + 2 * keys) * self.head_dim
         out = heads * self.head_dim * hidden + hidden * self.bias
-        return hidden * width + width * bias + out + qk_norm
+        return hidden * width + width * bias + out + qk_norm + heads * self.attention_sinks
 
     def mlp_parameters(self, ffn: int) -> int:
         """Parameters of one MLP of that width."""
@@ -278,6 +294,17 @@ class Model:
     def head_parameters(self) -> int:
         """Parameters after the last layer: the final norm and, unless tied, the output layer."""
         return self.norm_parameters + self.vocab * ((not self.tied_embeddings) * self.hidden + self.head_bias)
+
+    @property
+    def further_parameters(self) -> int:
+        """Parameters of the modules that predict further tokens: a layer like the last, what joins, and three norms.
+
+        >>> from choreo.workload import get_model
+        >>> get_model("deepseek-v3").further_parameters  # its authors say 11.5 billion
+        11610068224
+        """
+        joined = 2 * self.hidden**2 + 3 * self.norm_parameters
+        return self.mtp_layers * (self.parameters_per_layer(self.layers - 1) + joined)
 
     def _sum(self, active: bool) -> int:
         total, experts = self.embedding_parameters + self.head_parameters, self.moe_layers

@@ -148,9 +148,8 @@ def _graph(kind: str, model: Model, plan: Plan, seq: int, style: Style) -> Graph
     if kind == "further token":
         return further_token_graph(model, plan, seq)
     layer = next(number for number in range(model.layers) if layer_kind(model, number) == kind)
-    return layer_graph(
-        model, plan, seq, layer, flash=style.attention > 0, context=style.context, regather=style.regather
-    )
+    flash = style.attention > 0 and (model.fused_scores or style.fusion != "none")
+    return layer_graph(model, plan, seq, layer, flash=flash, context=style.context, regather=style.regather)
 
 
 def _fused(graph: Graph, style: Style) -> Graph:

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from choreo.train.models.layers import Linear, Norm, WholeNorm, enter, leave
-from choreo.train.models.mask import mask_of
 from choreo.train.models.parameters import STD, Builder
 from choreo.train.models.rotary import Turns, turned
+from choreo.train.models.scores import scores_of
 from choreo.train.parallel.context import attention
 from choreo.workload import Model
 
@@ -32,20 +32,20 @@ class _Attention(nn.Module):
         super().__init__()
         self.make, self.name = make, f"layers.{layer}.attention"
         self.again = recompute == "selective"
-        self.mask = mask_of(model, layer, make.mesh)
-        self.turns = not (model.rope_skips and (layer + 1) % model.rope_skips == 0)
+        self.scores = scores_of(model, layer, make.mesh)
+        number = min(layer, model.layers - 1) + 1  # layers that predict further tokens are like the last
+        self.turns = not (model.rope_skips and number % model.rope_skips == 0)
         wide, std = model.heads * model.value_dim, STD / math.sqrt(2 * model.layers)
+        sinks = model.attention_sinks
+        self.sinks = make.make(f"{self.name}.sinks", (model.heads,), std=STD, cut=0) if sinks else None
         self.out = Linear(make, f"{self.name}.out", wide, model.hidden, bias=model.bias, cut=1, std=std)
 
     def forward(self, x: Tensor, turns: Turns | None) -> Tensor:
         """Attention over the whole sequence."""
         qkv = self.heads(enter(self.make, x), turns if self.turns else None)
         mesh = self.make.mesh
-        place = (mesh.group("cp"), mesh.index["cp"])
-        if self.again:
-            found = checkpoint(attention, qkv, self.mask, *place, use_reentrant=False)
-        else:
-            found = attention(qkv, self.mask, *place)
+        how = (self.scores, self.sinks, mesh.group("cp"), mesh.index["cp"])
+        found = checkpoint(attention, qkv, *how, use_reentrant=False) if self.again else attention(qkv, *how)
         return leave(self.make, self.out(found.transpose(1, 2).flatten(2)), self.out.bias)
 
     def heads(self, x: Tensor, turns: Turns | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -63,6 +63,7 @@ class Attention(_Attention):
     def __init__(self, make: Builder, model: Model, layer: int, recompute: str) -> None:
         super().__init__(make, model, layer, recompute)
         self.dim, self.l2_norm, self.whole = model.head_dim, model.qk_l2_norm, model.qk_norm_whole
+        self.eps = model.norm_eps
         bias = model.bias or model.qkv_bias
         wide, narrow = model.heads * model.head_dim, model.kv_heads * model.head_dim
         self.query = self.linear("query", model.hidden, wide, bias=bias)
@@ -88,7 +89,7 @@ class Attention(_Attention):
         if turns is not None:
             query, key = turned(query, turns), turned(key, turns)
             if self.l2_norm:
-                query, key = F.rms_norm(query, (self.dim,)), F.rms_norm(key, (self.dim,))
+                query, key = (F.rms_norm(one, (self.dim,), eps=self.eps) for one in (query, key))
         return query, key, value
 
     def _cut(self, x: Tensor) -> Tensor:

@@ -65,7 +65,8 @@ class Experts(nn.Module):
         arriving = exchange_counts(counts, group)  # (ranks, own experts)
         sent = counts.view(parts, -1).sum(1).tolist()
         received = arriving.sum(1).tolist()
-        rows = exchange(tokens[source], sent, received, group)
+        weights = gates.flatten()[order][:, None]
+        rows = exchange(tokens[source] * weights if model.weighted_inputs else tokens[source], sent, received, group)
         # Rows are ordered by rank and then by expert; experts need theirs together.
         sizes = arriving.flatten().tolist()
         blocks, own = rows.split(sizes), len(self.experts)
@@ -74,7 +75,8 @@ class Experts(nn.Module):
             for number, expert in enumerate(self.experts)
         ]
         back = torch.cat([outs[number][rank] for rank in range(parts) for number in range(own)])
-        home = exchange(back, received, sent, group) * gates.flatten()[order][:, None]
+        home = exchange(back, received, sent, group)
+        home = home if model.weighted_inputs else home * weights
         return torch.zeros_like(tokens).index_add(0, source, home.to(tokens.dtype))
 
     def _with_bias(self, mlp: Mlp, x: Tensor) -> Tensor:

@@ -29,13 +29,13 @@ def rotary_dim(model: Model) -> int:
     return model.latent.rope_dim if model.latent else 2 * int(model.head_dim * model.rotary_share / 2)
 
 
-def turns_of(model: Model, positions: Tensor, dtype: torch.dtype) -> Turns | None:
-    """Cosines and sines of these positions, or None if the model has no rotary positions."""
+def turns_of(model: Model, positions: Tensor, dtype: torch.dtype, base: float = 0.0) -> Turns | None:
+    """Cosines and sines of these positions, with another base than the model's; None if it has no rotary positions."""
     dim = rotary_dim(model)
     if not dim:
         return None
     steps = torch.arange(0, dim, 2, device=positions.device, dtype=torch.float32)
-    speeds = torch.exp(steps * (-math.log(model.rope_base) / dim))
+    speeds = torch.exp(steps * (-math.log(base or model.rope_base) / dim))
     if model.rope_scaling:
         rounds = FIRST_LENGTH * speeds / (2 * math.pi)
         kept = ((rounds - SCALED_BELOW) / (SCALED_NOT_ABOVE - SCALED_BELOW)).clamp(0, 1)

@@ -10,10 +10,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from torch import Tensor
 
-from choreo.train.models.mask import Mask
+from choreo.train.models.scores import Scores
 from choreo.train.parallel.tensor import gather
 
 __all__ = ["attention", "positions_of"]
@@ -31,16 +30,13 @@ def positions_of(seq: int, index: int, cp: int) -> Tensor:
     return torch.cat((chunks[index], chunks[2 * cp - 1 - index]))
 
 
-def attention(qkv: tuple[Tensor, Tensor, Tensor], mask: Mask, group: Any, index: int) -> Tensor:
+def attention(
+    qkv: tuple[Tensor, Tensor, Tensor], scores: Scores, sinks: Tensor | None, group: Any, index: int
+) -> Tensor:
     """Causal attention of this rank's queries; tensors are (batch, heads, sequence, features)."""
-    query, key, value = qkv
-    grouped = query.shape[1] != key.shape[1]
     if group is None:
-        seq = query.shape[2]
-        if mask.is_causal(seq):
-            return F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=grouped)
-        seen = mask.of(0, seq, query)
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=seen, enable_gqa=grouped)
+        return scores.attend(qkv, 0, sinks)
+    query, key, value = qkv
     cp, wide = dist.get_world_size(group), key.shape[-1]
     both = gather(torch.cat((key, value), dim=-1), group, dim=2)
     chunk = query.shape[2] // 2
@@ -51,6 +47,5 @@ def attention(qkv: tuple[Tensor, Tensor, Tensor], mask: Mask, group: Any, index:
         known = torch.cat([pieces[place[c]] for c in range(number + 1)], dim=2)
         keys, values = known.split((wide, value.shape[-1]), dim=-1)
         own = query[:, :, half * chunk : (half + 1) * chunk]
-        seen = mask.of(number * chunk, chunk, query)
-        found.append(F.scaled_dot_product_attention(own, keys, values, attn_mask=seen, enable_gqa=grouped))
+        found.append(scores.attend((own, keys, values), number * chunk, sinks))
     return torch.cat(found, dim=2)

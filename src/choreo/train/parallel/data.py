@@ -69,8 +69,9 @@ def _fully_sharded(stage: nn.Module, mesh: Mesh, plan: Plan) -> nn.Module:
         "ignored_params": {one for one in stage.parameters() if _alone(one)},
     }
     notes = {name: dict(vars(one)) for name, one in stage.named_parameters()}
-    for block in getattr(stage, "blocks", nn.ModuleDict()).values():
-        fully_shard(block, **options)
+    for name in ("blocks", "further"):
+        for block in getattr(stage, name, nn.ModuleDict()).values():
+            fully_shard(block, **options)
     sharded = fully_shard(stage, **options)
     for name, one in sharded.named_parameters():  # they are new parameters, which know nothing of pieces and sums
         vars(one).update(notes[name])

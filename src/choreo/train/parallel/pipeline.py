@@ -84,7 +84,9 @@ class Pipeline:
     def step(self, inputs: tuple[Tensor, ...], targets: Tensor) -> Tensor:
         """Run a batch forward and backward; the sum of the losses, which is zero but on the last stage."""
         losses: list[Tensor] = []
-        first = inputs if any(stage.is_first for stage in self._made) else ()
+        first = inputs[:1] if any(stage.is_first for stage in self._made) else ()
         last = any(stage.is_last for stage in self._made)
-        self._schedule.step(*first, target=targets if last else None, losses=losses, return_outputs=False)
+        further = {"further": inputs[1]} if len(inputs) > 1 and last else {}
+        wanted = targets if last else None
+        self._schedule.step(*first, target=wanted, losses=losses, return_outputs=False, **further)
         return torch.stack([loss.detach() for loss in losses]).sum() if losses else torch.zeros(())

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from torch import Tensor
 
 __all__ = ["copy", "cross_entropy", "gather", "reduce", "scatter", "whole"]
@@ -126,7 +127,9 @@ class _CrossEntropy(torch.autograd.Function):
     """The loss of logits whose vocabulary is cut over the group; only three numbers per token are sent."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor, start: int, count: int, group: Any) -> Tensor:  # noqa: PLR0917
+    def forward(  # noqa: PLR0917
+        ctx: Any, logits: Tensor, targets: Tensor, start: int, count: int, group: Any, weights: Tensor | None
+    ) -> Tensor:
         most = logits.amax(-1)
         dist.all_reduce(most, dist.ReduceOp.MAX, group=group)
         shifted = (logits - most[:, None]).exp_()
@@ -136,20 +139,25 @@ class _CrossEntropy(torch.autograd.Function):
         chosen = logits.gather(1, own[:, None])[:, 0].where(here, torch.zeros_like(most))
         both = torch.stack((shifted.sum(-1), chosen))
         dist.all_reduce(both, group=group)
-        ctx.save_for_backward(shifted.div_(both[0][:, None]), own, here)
-        return (both[0].log() + most - both[1]).sum()
+        ctx.save_for_backward(shifted.div_(both[0][:, None]), own, here, weights)
+        losses = both[0].log() + most - both[1]
+        return losses.sum() if weights is None else losses @ weights
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
-        shares, own, here = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None, None]:
+        shares, own, here, weights = ctx.saved_tensors
         out = shares.clone()
         out.scatter_add_(1, own[:, None], -here[:, None].to(out.dtype))
-        return out * grad, None, None, None, None
+        return out * (grad if weights is None else grad * weights[:, None]), None, None, None, None, None
 
 
-def cross_entropy(logits: Tensor, targets: Tensor, start: int, count: int, group: Any) -> Tensor:
+def cross_entropy(  # noqa: PLR0917
+    logits: Tensor, targets: Tensor, start: int, count: int, group: Any, weights: Tensor | None = None
+) -> Tensor:
     """The summed loss of some tokens; this rank has the logits of `count` words from `start` on, and maybe padding."""
     logits = logits.float()
-    if group is None:
-        return torch.nn.functional.cross_entropy(logits, targets, reduction="sum")
-    return _CrossEntropy.apply(logits, targets, start, count, group)
+    if group is not None:
+        return _CrossEntropy.apply(logits, targets, start, count, group, weights)
+    if weights is None:
+        return F.cross_entropy(logits, targets, reduction="sum")
+    return F.cross_entropy(logits, targets, reduction="none") @ weights

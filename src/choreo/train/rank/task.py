@@ -13,6 +13,7 @@ from choreo.train.config import TrainConfig
 from choreo.train.data.samples import click, image
 from choreo.train.data.text import open_text
 from choreo.train.models.dlrm import Dlrm, tables_of
+from choreo.train.models.further_token import further_tokens
 from choreo.train.models.parameters import Builder
 from choreo.train.models.resnet import ResNet
 from choreo.train.models.transformer import Stage
@@ -70,15 +71,20 @@ class Language:
         self._last = next((stage for stage in self.stages.values() if stage.last), None)
         self.units = config.global_batch * config.seq
         self.flops = model_flops(model, config.seq, config.global_batch)
+        self.further = model.mtp_layers
 
     def batch(self, step: int) -> Batch:
         """Tokens and targets: this rank's positions of each of its samples."""
         numbers = _numbers(self.config, self.mesh, step)
         rows = torch.from_numpy(self.text.batch(numbers[0], len(numbers))).to(self.mesh.device)
-        return (rows[:, self.positions].contiguous(),), rows[:, self.positions + 1].contiguous()
+        tokens = rows[:, self.positions].contiguous()
+        if not self.further:
+            return (tokens,), rows[:, self.positions + 1].contiguous()
+        read, wanted = further_tokens(rows, self.positions, self.further)
+        return (tokens, read), wanted
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Cross entropy of the next byte."""
+        """Cross entropy of the next byte, and of those after it where the model predicts them."""
         assert self._last is not None
         return self._last.loss(outputs, targets)
 

@@ -29,6 +29,8 @@ def attention(block: LayerBuilder, given: str) -> str:
     core = _Core(block, queries, keys, values)
     mixed = _flash(block, core) if block.options.flash else _unfused(block, core)
     inner = ("heads", model.heads * model.value_dim)
+    if model.attention_sinks:
+        build.weight("attention_sinks", (("heads", model.heads),), tp="heads")
     weight = build.weight("attention_out.weight", (inner, block.hidden[-1]), tp="heads")
     bias = [build.weight("attention_out.bias", block.hidden[-1:])] if model.bias and block.tp == 1 else []
     (made,) = build.matmul(
@@ -213,6 +215,13 @@ def _unfused(block: LayerBuilder, core: _Core) -> str:
         how=core.how,
         shape=(core.rows, seq, model.query_dim, products),
     )
+    if model.score_cap:
+        (bent,) = build.operator(
+            "core_activation", "elementwise", [scores], [("bent_scores", square)], saves=["bent_scores"]
+        )
+        (scores,) = build.operator("core_cap", "elementwise", [bent], [("capped_scores", square)])
+    if not model.fused_scores:
+        (scores,) = build.operator("core_mask", "elementwise", [scores], [("masked_scores", square)])
     (odds,) = build.operator(
         "core_softmax", "softmax", [scores], [("attention_odds", square)], saves=["attention_odds"]
     )

@@ -294,6 +294,12 @@ def _head(model: Model, plan: Plan, seq: int, options: Options, shared: bool) ->
     weight = build.weight(name, (block.hidden[-1], vocab), role=role, tp="vocab")
     bias = [build.weight("output.bias", (vocab,), role=role, tp="vocab")] if model.head_bias else []
     (logits,) = build.matmul("logits", read, [weight], [("logits", (*tokens, vocab))], want=block.whole, bias=bias)
+    if model.logit_cap:
+        size = (*tokens, vocab)
+        (bent,) = build.operator(
+            "logits_activation", "elementwise", [logits], [("bent_logits", size)], saves=["bent_logits"]
+        )
+        (logits,) = build.operator("logits_cap", "elementwise", [bent], [("capped_logits", size)])
     labels = build.input("labels", tokens, block.whole, role="data", item_bytes=8)
     (top,) = build.operator("logits_max", "reduction", [logits], [("logits_max", tokens)], item_bytes=4, role="data")
     odds = ("probabilities", (*tokens, vocab), 4.0)

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from choreo.errors import ModelError, short, shown
 from choreo.files import is_folder, parse_json, read_text
 from choreo.workload.huggingface.families import FAMILIES
 from choreo.workload.huggingface.fields import Config, brief
+from choreo.workload.huggingface.not_built import not_built
 from choreo.workload.model import Model, check_size
 
 __all__ = ["read_config"]
@@ -47,7 +49,8 @@ def read_config(source: str | Path | Mapping[str, object], *, name: str = "") ->
         raise ModelError(f"{where}: model_type {family!r} is not an architecture known here; {hint}")
     name = name or str(data.get("_name_or_path") or family).rstrip("/").rsplit("/", maxsplit=1)[-1]
     try:
-        return check_size(FAMILIES[family](Config(data, where, family), short(name)))
+        config = Config(data, where, family)
+        return check_size(replace(FAMILIES[family](config, short(name)), not_built=not_built(config)))
     except ModelError as error:
         text = str(error)
         raise ModelError(text if text.startswith(where) else f"{where}: {text}") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from choreo.workload.huggingface import gpt, llama
+from choreo.workload.huggingface import gemma, gpt, llama
 from choreo.workload.huggingface.fields import Config
 from choreo.workload.model import Model
 
@@ -22,9 +22,9 @@ FAMILIES: Mapping[str, Callable[[Config, str], Model]] = MappingProxyType(
         "deepseek_v3": llama.deepseek_v3,
         "dots1": llama.dots1,
         "falcon": gpt.falcon,
-        "gemma": llama.gemma,
-        "gemma2": llama.gemma2,
-        "gemma3_text": llama.gemma3,
+        "gemma": gemma.gemma,
+        "gemma2": gemma.gemma2,
+        "gemma3_text": gemma.gemma3,
         "glm": llama.llama,
         "glm4": llama.glm4,
         "glm4_moe": llama.glm4_moe,
@@ -53,7 +53,7 @@ FAMILIES: Mapping[str, Callable[[Config, str], Model]] = MappingProxyType(
         "qwen3": llama.qwen3,
         "qwen3_moe": llama.qwen3_moe,
         "seed_oss": llama.llama,
-        "smollm3": llama.llama,
+        "smollm3": llama.smollm3,
         "stablelm": llama.stablelm,
         "starcoder2": llama.starcoder2,
         "yi": llama.llama,

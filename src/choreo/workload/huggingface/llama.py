@@ -16,9 +16,6 @@ __all__ = [
     "deepseek_v2",
     "deepseek_v3",
     "dots1",
-    "gemma",
-    "gemma2",
-    "gemma3",
     "glm4",
     "glm4_moe",
     "gpt_oss",
@@ -34,8 +31,11 @@ __all__ = [
     "qwen3",
     "qwen3_moe",
     "qwen_moe",
+    "rope_fields",
+    "smollm3",
     "stablelm",
     "starcoder2",
+    "windowed",
 ]
 
 # Names of activations there and here; others are the architecture's usual one.
@@ -59,7 +59,7 @@ def llama(
     rope_base: float = 10000.0,
 ) -> Model:
     """Llama, and the architectures with its field names and shape."""
-    heads, rope = config.number("num_attention_heads"), _rope(config)
+    heads, rope = config.number("num_attention_heads"), rope_fields(config)
     scaling = rope if rope.data else config.inside("rope_scaling")
     biased = config.flag("attention_bias", "bias", "use_bias", default=False)
     all_biased = biased and config.flag("mlp_bias", default=False)
@@ -85,16 +85,16 @@ def llama(
         rope_scaling=scaling.real("factor", default=0.0) if scaling.text("rope_type", "") == "llama3" else 0.0,
         rotary_share=rope.share(*SHARES) or config.share(*SHARES) or rotary_share,
     )
-    return _windowed(model, config)
+    return windowed(model, config)
 
 
-def _rope(config: Config) -> Config:
+def rope_fields(config: Config) -> Config:
     """The fields of rotary positions where transformers 5 has them: an object, or one for each kind of layer."""
     found = config.inside("rope_parameters")
     return found.inside("full_attention") if "full_attention" in found.data else found
 
 
-def _windowed(model: Model, config: Config, window: int = 0, full_every: int = 0) -> Model:
+def windowed(model: Model, config: Config, window: int = 0, full_every: int = 0) -> Model:
     """The model with sliding windows: their width, and how often a layer has none; arguments are the defaults."""
     if not config.flag("use_sliding_window", default=True):
         return replace(model, window=0, full_every=0)
@@ -123,25 +123,11 @@ def qwen3(config: Config, name: str) -> Model:
     return replace(_full(llama(config, name), config), qk_norm=True)
 
 
-def gemma(config: Config, name: str) -> Model:
-    """Gemma: heads of their own width, and tied embeddings."""
-    return llama(config, name, tied=True)
-
-
-def gemma2(config: Config, name: str) -> Model:
-    """Gemma 2: norms after attention and MLP as well."""
-    return _windowed(replace(gemma(config, name), norms_per_layer=4), config, 4096, 2)
-
-
-def gemma3(config: Config, name: str) -> Model:
-    """Gemma 3: Gemma 2 with norms on queries and keys."""
-    return _windowed(replace(gemma2(config, name), qk_norm=True), config, 4096, 6)
-
-
 def cohere(config: Config, name: str) -> Model:
-    """Command R: attention and MLP in parallel."""
+    """Command R: attention and MLP in parallel, and scaled logits."""
     model = llama(config, name, tied=True, norm="layer-no-bias")
-    return replace(model, parallel_block=True, norms_per_layer=1)
+    scale = config.real("logit_scale", default=0.0625)
+    return replace(model, parallel_block=True, norms_per_layer=1, logit_scale=scale)
 
 
 def olmo(config: Config, name: str) -> Model:
@@ -163,6 +149,12 @@ def stablelm(config: Config, name: str) -> Model:
     """StableLM: layer norms."""
     bias = config.flag("use_qkv_bias", default=False)
     return llama(config, name, qkv_bias=bias, norm="layer", rotary_share=0.25)
+
+
+def smollm3(config: Config, name: str) -> Model:
+    """SmolLM 3: every fourth layer has no positions."""
+    model = llama(config, name, tied=True, rope_base=2e6)
+    return replace(model, rope_skips=config.number("no_rope_layer_interval", default=4))
 
 
 def nemotron(config: Config, name: str) -> Model:
@@ -190,10 +182,10 @@ def mixtral(config: Config, name: str, *, rope_base: float = 1e6) -> Model:
 
 
 def gpt_oss(config: Config, name: str) -> Model:
-    """GPT-OSS: Mixtral's shape with biases; its attention sinks are not counted."""
-    model = mixtral(config, name, rope_base=150000.0)
-    model = replace(model, activation="clipped-swiglu", bias=True, qkv_bias=False, router_bias=True)
-    return _windowed(model, config, 128, 2)
+    """GPT-OSS: Mixtral's shape with biases and attention sinks."""
+    model = replace(mixtral(config, name, rope_base=150000.0), activation="clipped-swiglu", attention_sinks=True)
+    model = replace(model, bias=True, qkv_bias=False, router_bias=True)
+    return windowed(model, config, 128, 2)
 
 
 def qwen_moe(config: Config, name: str, *, qk_norm: bool) -> Model:
@@ -293,6 +285,7 @@ def llama4(config: Config, name: str) -> Model:
         shared_experts=1,
         moe_every=config.number("interleave_moe_layer_step", default=1),
         router_score="sigmoid",
+        weighted_inputs=True,
         window=config.number("attention_chunk_size", default=8192),
         full_every=interval,
         chunked=True,

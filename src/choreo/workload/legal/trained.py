@@ -65,6 +65,15 @@ TRAINED = (
         ),
     ),
     _rule(
+        "zero bubble with several further tokens",
+        "schedule",
+        lambda r, t: (t["pp"] == 1) | (t["schedule"] != ZERO_BUBBLE) | (r.model.mtp_layers < 2),
+        lambda r, plan: (
+            f"torch cannot halve the backward pass of {r.model.mtp_layers} modules that read one embedding, as "
+            "zero-bubble asks; schedule 1f1b would be right"
+        ),
+    ),
+    _rule(
         "fewer key-value heads than tp",
         "tp",
         lambda r, t: t["tp"] <= r.model.kv_heads,

@@ -1,0 +1,29 @@
+"""What a config.json asks for that `choreo train` does not build; the counts and the plan do not depend on it."""
+
+from __future__ import annotations
+
+from choreo.workload.huggingface.fields import Config
+
+__all__ = ["not_built"]
+
+BUILT_POSITIONS = ("", "default", "llama3", "mrope")  # mrope is the usual one for text
+# muP's multipliers (Granite), and what leaves everything as it is.
+MULTIPLIERS = ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")
+
+
+def not_built(config: Config) -> str:
+    """A list in words; "" if everything is built.
+
+    >>> not_built(Config({"rope_scaling": {"type": "yarn", "factor": 40}}, "config.json", "deepseek_v3"))
+    'yarn positions for long contexts'
+    """
+    found = []
+    nested = config.inside("rope_parameters")
+    for place in (nested, nested.inside("full_attention"), config.inside("rope_scaling")):
+        kind = place.text("rope_type", "") or place.text("type", "")
+        if kind not in BUILT_POSITIONS:
+            found.append(f"{kind} positions for long contexts")
+    if any(place.real("clip_qkv", default=0.0) for place in (config, config.inside("attn_config"))):
+        found.append("clipped queries, keys and values")
+    found += [f"its {name}" for name in MULTIPLIERS if config.real(name, default=1.0) != 1.0]
+    return ", ".join(dict.fromkeys(found))
