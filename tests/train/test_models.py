@@ -156,6 +156,31 @@ def test_an_experts_input_is_weighted_where_the_model_says_so() -> None:
         torch.testing.assert_close(mlp(x)[:, token], expected)
 
 
+def test_in_bf16_experts_see_few_numbers_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from choreo.train.models import experts
+
+    mlp = built(small("mixtral-8x7b", bias=True))[0].blocks["0"].mlp
+    seen: list[int] = []
+    for one in mlp.experts:
+        one.up.register_forward_pre_hook(lambda _, given: seen.append(len(given[0])))
+    found = []
+    for even in (experts.EVEN_ROWS, 1):
+        monkeypatch.setattr(experts, "EVEN_ROWS", even)
+        x = torch.randn(1, 77, mlp.model.hidden, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16):
+            out = mlp(x)
+        out.float().square().sum().backward()
+        found.append((out.detach(), x.grad, mlp.router.grad.clone()))
+        mlp.zero_grad()
+    padded, plain = seen[: len(mlp.experts)], seen[len(mlp.experts) :]
+    assert padded == [-(-rows // 16) * 16 for rows in plain]
+    assert len(set(plain)) > len(set(padded))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=2e-2, atol=1e-3)
+
+
 def test_the_loss_has_a_share_of_each_further_token() -> None:
     import torch
 

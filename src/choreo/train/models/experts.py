@@ -15,6 +15,9 @@ from choreo.workload import Model
 
 __all__ = ["Experts"]
 
+# In bf16 on a CPU, oneDNN makes and keeps a kernel (a quarter of a megabyte) for every number of rows that it is given.
+EVEN_ROWS = 16
+
 
 class Experts(nn.Module):
     """The experts of one layer; a rank has experts / ep of them, each cut over tensor ranks."""
@@ -81,5 +84,8 @@ class Experts(nn.Module):
 
     def _with_bias(self, mlp: Mlp, x: Tensor) -> Tensor:
         """This rank's share of an MLP; every tensor rank adds its share of the bias."""
-        found = mlp.inside(x)
+        rows = len(x)
+        if x.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
+            x = F.pad(x, (0, 0, 0, -rows % EVEN_ROWS))
+        found = mlp.inside(x)[:rows]
         return found if mlp.down.bias is None else found + mlp.down.bias / self.make.mesh.size("tp")
