@@ -21,7 +21,7 @@ from choreo.bound.flow_network import FlowNetwork, reached_from
 from choreo.bound.latency import MOST_PAIRS, Distance, farthest, farthest_pair
 from choreo.bound.product import Product
 from choreo.bound.proofs import PROOFS, Asked, BoundProof, Cut
-from choreo.bound.relayed import Relayed
+from choreo.bound.relays.relayed import Relayed
 from choreo.collectives import get_collective
 from choreo.errors import UsageError, shown
 from choreo.results import Result, plain, result

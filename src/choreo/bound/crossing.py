@@ -101,6 +101,8 @@ class Crossing:
     def _time_s(self, one: LinkSet, bandwidth_s: float) -> float:
         """The time that a set of links proves; `bandwidth_s` is what its bandwidth alone proves."""
         least_s = bandwidth_s + self.least_s(one.links)
+        if self._one_link_a_message(one.links):
+            least_s = max(least_s, self._in_turn_s(one.links, bandwidth_s))
         if self.ways is None or not one.is_cut:
             return least_s
         links, at = self.topology.links, one.links
@@ -109,6 +111,33 @@ class Crossing:
         afters = [self._after(at, some) for some in self._some(dst, capacity, one.targets, after=True)]
         times = (least_time(bandwidth_s, capacity, *both) for both in product(befores, afters))
         return max(least_s, *times)
+
+    def _one_link_a_message(self, links: Ints) -> bool:
+        """Whether every message takes one link, all of these alike: then each costs the devices at its link's ends."""
+        topology = self.topology
+        if [block.kind for block in topology.blocks if block.size > 1] != ["fully_connected"] or not len(links):
+            return False
+        table = topology.links
+        columns = (table.bandwidth_bytes_per_s, self.send_s, self.receive_s, self.after_s)
+        ends = np.maximum(table.src[links], table.dst[links])
+        alive = bool((table.bandwidth_bytes_per_s[np.maximum(table.src, table.dst) < topology.num_devices] > 0).all())
+        return alive and bool((ends < topology.num_devices).all()) and all(np.ptp(one[links]) == 0 for one in columns)
+
+    def _in_turn_s(self, links: Ints, bandwidth_s: float) -> float:
+        """The time that links prove if a device prepares one message after another, and receives one after another.
+
+        Of its links the n-th has its first message n overheads after the start, and its last one n before the end.
+        """
+        table, first = self.topology.links, links[0]
+        waits = [
+            _nth(ends[links]) * float(cost[first])
+            for ends, cost in ((table.src, self.send_s), (table.dst, self.receive_s))
+        ]
+        # The early ones are taken to be the late ones too, which leaves them the most time.
+        apart_s = np.sort(waits[0]) + np.sort(waits[1])
+        gap_s = apart_s + float(self.send_s[first] + self.after_s[first] + self.receive_s[first])
+        times = (bandwidth_s * len(links) + np.cumsum(gap_s)) / np.arange(1, len(links) + 1)
+        return float(times.min())
 
     def _some(self, ends: Ints, capacity: Floats, others: Ints, *, after: bool) -> list[Ints | None]:
         """Candidate sets of targets, or sources, of all that crosses the links; None for any."""
@@ -134,6 +163,14 @@ class Crossing:
             return self.ways.after(*figures, targets)
         last_s = self.ways.after(*figures, np.arange(self.topology.num_devices)).first_s
         return Stages(last_s, last_s)
+
+
+def _nth(ends: Ints) -> Ints:
+    """How many links with the same end come before each."""
+    order = np.argsort(ends, kind="stable")
+    nth = np.empty(len(ends), np.int64)
+    nth[order] = np.arange(len(ends)) - np.searchsorted(ends[order], ends[order])
+    return nth
 
 
 def _nearest(src: Ints, dst: Ints, latency_s: Floats, ends: Bools) -> Floats:
