@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import choreo.run
 from choreo.run.communicator import Communicator
 from choreo.run.connect import _scheduling_group
 from choreo.run.execute.backend import is_compiled
@@ -130,3 +132,13 @@ def test_the_scheduling_group(tmp_path: Path, session: str | None, group: str) -
         (tmp_path / "sys/kernel/sched_autogroup_enabled").write_text("1\n")
         (tmp_path / "self/autogroup").write_text(session)
     assert _scheduling_group(tmp_path) == group
+
+
+def test_no_wait_goes_by_a_clock_that_can_be_set_back() -> None:
+    folder = Path(choreo.run.__file__).parent
+    sources = {
+        path: re.sub(r"/\*.*?\*/", "", path.read_text()) for kind in ("*.c", "*.h") for path in folder.rglob(kind)
+    }
+    assert sources
+    by_wall_clock = re.compile("CLOCK_REALTIME|timedjoin_np|sem_timedwait|gettimeofday")
+    assert not [path.name for path, source in sources.items() if by_wall_clock.search(source)]

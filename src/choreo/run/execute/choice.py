@@ -128,7 +128,9 @@ def forced_algorithms(text: str) -> dict[str, str]:
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         collective, colon, name = part.partition(":")
         if not colon:
-            raise UsageError(f"CHOREO_ALGORITHM: {part!r} is not understood; write all_reduce:ring,broadcast:mst")
+            raise UsageError(
+                f"CHOREO_ALGORITHM: {excerpt(part)} is not understood; write all_reduce:ring,broadcast:mst"
+            )
         try:
             forced[collective.strip()] = get_algorithm(collective.strip(), name.strip()).name
         except ChoreoError as error:

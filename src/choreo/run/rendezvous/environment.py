@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from choreo.errors import UsageError, shown
-from choreo.run.transport.addresses import LOOPBACK, is_loopback, parse_address
+from choreo.run.transport.addresses import LOOPBACK, check_host, is_loopback, parse_address
 from choreo.run.transport.limits import MAX_RANKS
 from choreo.run.transport.secret import check_secret, read_secret_file
 
@@ -98,7 +98,7 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
         )
     local_world_size = _number(found, names.local_world_size, 0, 1, world_size) or None
     local_rank = _number(found, names.local_rank, rank, 0, (local_world_size or MAX_RANKS) - 1)
-    address = found.get("MASTER_ADDR", LOOPBACK)
+    address = check_host(found.get("MASTER_ADDR", LOOPBACK), "MASTER_ADDR")
     job = _job(found, names)
     if local_world_size is not None and local_world_size < world_size:
         here = f"{local_world_size} of {world_size} ranks are on this host ({names.local_world_size})"
@@ -139,7 +139,7 @@ def read_job_address(variables: Mapping[str, str] | None = None) -> JobAddress:
     found = _set(variables)
     known = (names for names in (_TORCHRUN, *_MPIRUN) if names.rank in found)
     names = next(known, _MPIRUN[0] if "PMIX_NAMESPACE" in found else _TORCHRUN)
-    address, job = found.get("MASTER_ADDR", LOOPBACK), _job(found, names)
+    address, job = check_host(found.get("MASTER_ADDR", LOOPBACK), "MASTER_ADDR"), _job(found, names)
     # The rank of a job of one was given no port, and neither was a process that joins it.
     world_size = 1 if names is _TORCHRUN and "MASTER_PORT" not in found else MAX_RANKS
     return JobAddress(address, _port(found, names, world_size, address, job), _secret(found), job)

@@ -14,15 +14,17 @@ from contextlib import suppress
 
 import msgspec
 
-from choreo.errors import UsageError
+from choreo.errors import RendezvousError, UsageError
 from choreo.run.rendezvous.hosts import host_id
 from choreo.run.rendezvous.local_file import read_private, sweep, user_directory, write_private
 from choreo.run.rendezvous.processes import start_time
+from choreo.run.transport.errors import CannotListenError
 
 __all__ = ["Attempt"]
 
 # Processes of a job are started at about the same time: rank 0 may give up so long before another rank begins to meet.
 EARLIER_S = 10.0
+MAX_REASON_LENGTH = 500
 _attempts = itertools.count()  # of this process
 
 
@@ -42,24 +44,25 @@ class Attempt:
         named = f"{host_id()}\0{job}\0".encode() + (secret or b"")
         self._name = "gave-up-" + hashlib.sha256(named).hexdigest()[:40]
 
-    def give_up(self, reason: str) -> None:
-        """Leave a note for the other ranks of this host, if that is possible."""
-        with suppress(OSError, UsageError), user_directory() as directory:
-            sweep(directory)
-            self.withdraw()
-            write_private(directory, self._name, msgspec.json.encode(_Note(_now_s(), reason)))
+    def check(self) -> None:
+        """Raise rank 0's reason, if it has given up."""
+        with suppress(OSError, UsageError, msgspec.DecodeError, UnicodeDecodeError), user_directory() as directory:
+            note = msgspec.json.decode(read_private(directory, self._name), type=_Note)
+            if note.at_s >= self._began_s:
+                raise RendezvousError(note.reason, ranks=(0,))
 
-    def withdraw(self) -> None:
-        """Remove what an earlier attempt left."""
+    def __enter__(self) -> None:
+        """Rank 0 begins: what it left when it gave up earlier holds no longer."""
         with suppress(OSError, UsageError), user_directory() as directory:
             os.unlink(self._name, dir_fd=directory)
 
-    def why_given_up(self) -> str:
-        """Rank 0's reason; empty if it has not given up, as far as this process can know."""
-        with suppress(OSError, UsageError, msgspec.DecodeError, UnicodeDecodeError), user_directory() as directory:
-            note = msgspec.json.decode(read_private(directory, self._name), type=_Note)
-            return note.reason if note.at_s >= self._began_s else ""
-        return ""
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """If rank 0 cannot listen, leave a note for the other ranks of this host, where that is possible."""
+        if isinstance(error, CannotListenError):
+            note = msgspec.json.encode(_Note(_now_s(), str(error)[:MAX_REASON_LENGTH]))
+            with suppress(OSError, UsageError), user_directory() as directory:
+                sweep(directory)
+                write_private(directory, self._name, note)
 
 
 def _now_s() -> float:

@@ -21,7 +21,7 @@ from choreo.run.rendezvous.messages import Join, Member, blob_limit_bytes
 from choreo.run.rendezvous.participant import CoordinatorAddress, Participant, register
 from choreo.run.transport.addresses import LOOPBACK, format_address, is_local, listen
 from choreo.run.transport.deadline import Deadline
-from choreo.run.transport.errors import AbortError
+from choreo.run.transport.errors import AbortError, CannotListenError
 from choreo.run.transport.limits import MAX_RANKS
 from choreo.run.transport.secret import check_secret
 from choreo.run.transport.shortage import SHORT, why
@@ -110,32 +110,27 @@ def rendezvous(
     me = Join(rank, world_size, os.getpid(), host_name(), host_id(), timeout_s)
     if world_size == 1:
         return Rendezvous(0, [Member(0, me.pid, me.host, me.host_id, LOOPBACK)], None)
+    attempt = Attempt(f"{format_address(address, port)}\0{job}", secret)
     if secret is None:
         check_local(address, deadline)
         job = f"{format_address(address, port)}\0{job}"
-        return (
-            _coordinate_locally(job, address, port, me, deadline)
-            if rank == 0
-            else _register_locally(job, format_address(address, port), me, deadline)
-        )
+        if rank != 0:
+            return _register_locally(job, format_address(address, port), attempt, me, deadline)
+        with attempt:
+            return _coordinate_locally(job, address, port, me, deadline)
     secret = check_secret(secret, "this call")
-    coordinator, attempt = CoordinatorAddress(address, port, secret, final=True), Attempt(f"{address}\0{port}", secret)
+    coordinator = CoordinatorAddress(address, port, secret, final=True)
     if rank != 0:
-        participant = register(lambda: _unless_given_up(coordinator, attempt), me, str(coordinator), deadline)
+        participant = register(lambda: _still(coordinator, attempt), me, str(coordinator), deadline)
         return Rendezvous(rank, participant.members, participant)
-    try:
+    with attempt:
         listener, foreign = _listen(coordinator, me, deadline)
-    except RendezvousError as error:
-        attempt.give_up(str(error))
-        raise
-    attempt.withdraw()
     note = f"; {address} is no address of {me.host}, which listened on all its addresses" if foreign else ""
     return _coordinate(listener, secret, me, deadline, note)
 
 
-def _unless_given_up(coordinator: CoordinatorAddress, attempt: Attempt) -> CoordinatorAddress:
-    if reason := attempt.why_given_up():
-        raise RendezvousError(reason, ranks=(0,))
+def _still(coordinator: CoordinatorAddress, attempt: Attempt) -> CoordinatorAddress:
+    attempt.check()
     return coordinator
 
 
@@ -160,7 +155,7 @@ def _coordinate_locally(job: str, address: str, port: int, me: Join, deadline: D
             other = error.record
             _claim(CoordinatorAddress(other.address, other.port, other.secret.encode(), final=True), me, deadline)
             if name_deadline.passed:
-                raise RendezvousError(
+                raise CannotListenError(
                     f"another job of yours uses {format_address(address, port)} (pid {other.pid}); choose another "
                     "MASTER_PORT",
                     ranks=(0,),
@@ -174,13 +169,14 @@ def _coordinate_locally(job: str, address: str, port: int, me: Join, deadline: D
         time.sleep(0.1)
 
 
-def _cannot_listen(me: Join, where: object, error: OSError) -> RendezvousError:
+def _cannot_listen(me: Join, where: object, error: OSError) -> CannotListenError:
     reason = why(error) if error.errno in SHORT else f"{os.strerror(error.errno or 0)}; choose another MASTER_PORT"
-    return RendezvousError(f"rank 0 (pid {me.pid} on {me.host}) cannot listen at {where}: {reason}", ranks=(0,))
+    return CannotListenError(f"rank 0 (pid {me.pid} on {me.host}) cannot listen at {where}: {reason}", ranks=(0,))
 
 
-def _register_locally(job: str, where: str, me: Join, deadline: Deadline) -> Rendezvous:
+def _register_locally(job: str, where: str, attempt: Attempt, me: Join, deadline: Deadline) -> Rendezvous:
     def find() -> CoordinatorAddress:
+        attempt.check()
         record = find_published(job)
         return CoordinatorAddress(record.address, record.port, record.secret.encode(), final=False)
 

@@ -9,13 +9,24 @@ import socket
 from contextlib import suppress
 from typing import NamedTuple
 
-from choreo.errors import ChoreoError, UsageError, shown
+from choreo.errors import ChoreoError, UsageError, excerpt, shown
 from choreo.run.transport.deadline import Deadline
 from choreo.run.transport.shortage import start_thread
 
-__all__ = ["Target", "format_address", "is_local", "is_loopback", "listen", "parse_address", "plain", "resolve"]
+__all__ = [
+    "Target",
+    "check_host",
+    "format_address",
+    "is_local",
+    "is_loopback",
+    "listen",
+    "parse_address",
+    "plain",
+    "resolve",
+]
 
 LOOPBACK = "127.0.0.1"
+MAX_HOST = 253  # characters of a host's name
 
 
 class Target(NamedTuple):
@@ -98,6 +109,21 @@ def plain(address: str) -> str:
     number = ipaddress.ip_address(address)
     mapped = getattr(number, "ipv4_mapped", None)
     return str(mapped or number)
+
+
+def check_host(text: str, where: str) -> str:
+    """A host's name or address, as a resolver may be asked for it.
+
+    >>> check_host("node0", "MASTER_ADDR")
+    'node0'
+    """
+    try:
+        fits = text.isprintable() and " " not in text and len(text) <= MAX_HOST and bool(text.encode("idna"))
+    except UnicodeError:  # a label of 64 letters, an empty one
+        fits = False
+    if not (fits or _is_number(text)):
+        raise UsageError(f"{where} is {excerpt(text)}, which is no host's name and no address; write node0 or 10.0.0.1")
+    return text
 
 
 def format_address(address: str, port: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from choreo.errors import RendezvousError
 
-__all__ = ["AbortError", "FrameError", "ProtocolError", "WrongSecretError"]
+__all__ = ["AbortError", "CannotListenError", "FrameError", "ProtocolError", "WrongSecretError"]
 
 
 class FrameError(RendezvousError):
@@ -21,3 +21,7 @@ class WrongSecretError(RendezvousError):
 
 class ProtocolError(RendezvousError):
     """The other side is not a Choreo rank, or speaks another version of the protocol."""
+
+
+class CannotListenError(RendezvousError):
+    """Rank 0 has no place where the others could find it."""
