@@ -58,3 +58,24 @@ def test_shares_that_stay_equal_are_said_to() -> None:
 
 def test_shares_that_are_no_numbers_are_refused() -> None:
     assert "--shares must be numbers" in mistake("synthesize", "all_gather", "--shares", "1,x,4", *RING)
+
+
+def test_build_and_show_take_what_it_is_made_for(tmp_path: Path) -> None:
+    made = tmp_path / "made.json"
+    said = record(fine("build", "all_gather", "-a", "synthesized", *RING, "--output", str(made), "--json"))
+    assert (said["algorithm"], said["ranks"]) == ("synthesized", 3)
+    assert "proved" in str(fine("prove", "--schedule", str(made)))
+    assert "all_gather by synthesized" in str(fine("show", "all_gather", "-a", "synthesized", *RING))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("-a", "ring", "-p", "3", "--size", "1MiB"), "with --algorithm synthesized"),
+        (("-a", "synthesized", "-p", "3"), "-a synthesized -t T --size S"),
+        (("-a", "synthesized", "-t", "ring(3)"), "say how much"),
+        (("-a", "synthesized", *RING, "--segments", "2"), "leave out --segments"),
+    ],
+)
+def test_build_says_what_is_missing(arguments: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    assert says in mistake("build", "all_gather", *arguments, "--output", str(tmp_path / "made.json"))

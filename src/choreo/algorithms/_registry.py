@@ -132,8 +132,8 @@ def get_algorithm(collective: str, name: str) -> Algorithm:
     found = [a.name for a in list_algorithms(collective)]
     if name == "synthesized":
         raise UsageError(
-            f"a synthesized schedule is made for a network and a size: choreo synthesize {collective} -t T --size S -o "
-            "made.json writes one, and --load made.json --algorithm made uses it"
+            f"a synthesized schedule is made for a network and a size: choreo build {collective} -a synthesized -t T "
+            "--size S -o made.json writes one, and --load made.json --algorithm made uses it"
         )
     elsewhere = sorted({a.collective for a in list_algorithms() if a.name == name})
     if elsewhere:

@@ -9,7 +9,7 @@ import click
 
 from choreo.cli.command import Command, grouped
 from choreo.cli.options.common import json_option
-from choreo.cli.options.schedule import ScheduleOptions, schedule_options
+from choreo.cli.options.schedule import ScheduleOptions, made_for, schedule_options
 from choreo.cli.output.text.files import check_picture, write_picture
 from choreo.cli.output.text.table import echo_json
 from choreo.errors import shown
@@ -17,6 +17,7 @@ from choreo.errors import shown
 
 @click.command("show", cls=Command)
 @schedule_options()
+@made_for
 @grouped(
     "Output",
     click.option(
@@ -28,7 +29,16 @@ from choreo.errors import shown
     click.option("--svg", type=click.Path(path_type=Path), metavar="FILE", help="Draw all steps into an SVG file."),
     json_option,
 )
-def command(chosen: ScheduleOptions, ranks: int | None, svg: Path | None, html: Path | None, as_json: bool) -> None:
+def command(
+    *,
+    chosen: ScheduleOptions,
+    ranks: int | None,
+    topology: str | None,
+    size: int | None,
+    svg: Path | None,
+    html: Path | None,
+    as_json: bool,
+) -> None:
     """Show a schedule step by step: who sends what to whom, and what each rank holds after it.
 
     \b
@@ -39,7 +49,7 @@ def command(chosen: ScheduleOptions, ranks: int | None, svg: Path | None, html: 
 
     check_picture(svg, ".svg")
     check_picture(html, ".html")
-    schedule = chosen.build(ranks)
+    schedule = chosen.build(ranks, topology, size)
     drawn = [(file, draw(schedule)) for file, draw in ((svg, to_svg), (html, to_html)) if file is not None]
     for file, picture in drawn:
         write_picture(file, picture)

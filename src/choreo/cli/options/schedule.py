@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING
 import click
 
 from choreo.cli.command import Option, grouped
-from choreo.cli.options.common import load_option, ranks_option
+from choreo.cli.options.common import load_option, needed_size, ranks_option, size_option
+from choreo.cli.options.topology import need_topology, topology_option
 from choreo.cli.output.text.table import echo_note
+from choreo.cli.progress import waiting
 from choreo.errors import UnknownNameError, UsageError, shown
 
 if TYPE_CHECKING:
     from choreo.schedule import Schedule
 
-__all__ = ["SYNTHESIZED", "ScheduleOptions", "checked", "left_out", "schedule_options", "trusted"]
+__all__ = ["SYNTHESIZED", "ScheduleOptions", "checked", "left_out", "made_for", "schedule_options", "trusted"]
 
 # The name of a schedule that is made for a network.
 SYNTHESIZED = "synthesized"
@@ -43,12 +45,16 @@ class ScheduleOptions:
         """The algorithms that were asked for by name; none where that is `all`."""
         return () if "all" in self.algorithms else self.algorithms
 
-    def build(self, ranks: int | None) -> Schedule:
-        """The one schedule that was asked for."""
+    def build(self, ranks: int | None, topology: str | None = None, size: int | None = None) -> Schedule:
+        """The one schedule that was asked for; a synthesized one is made for a topology and a size."""
         from choreo.algorithms import build
         from choreo.schedule import load
 
         self.check_collective()
+        if topology is not None and self.named == (SYNTHESIZED,):
+            return self._synthesized(ranks, topology, size)
+        if topology is not None or size is not None:
+            raise UsageError("--topology and --size go together, with --algorithm synthesized; leave them out")
         if self.schedule is not None:
             self._refuse_beside_file(ranks)
             return load(self.schedule)
@@ -62,6 +68,24 @@ class ScheduleOptions:
             segments=self.segments,
             **self._special_options(),
         )
+
+    def _synthesized(self, ranks: int | None, topology: str, size: int | None) -> Schedule:
+        """The schedule that is made for a topology and a size."""
+        from choreo.synthesize import synthesize
+
+        given = {
+            "--schedule": self.schedule is not None,
+            "--segments": self.segments is not None,
+            **dict.fromkeys(("--axes", "--rotate", "--option"), bool(self._special_options())),
+        }
+        if any(given.values()):
+            leave = ", ".join(name for name, there in given.items() if there)
+            raise UsageError(f"a synthesized schedule chooses its own chunks and ways; leave out {leave}")
+        if self.collective is None:
+            raise UsageError("say which collective is to be synthesized; see choreo list")
+        network, size_bytes = need_topology(topology), needed_size(self.collective, size)
+        with waiting("synthesizing"):
+            return synthesize(self.collective, network, size_bytes, ranks=ranks, root=self.root)
 
     def need_ranks(self, ranks: int | None) -> int:
         """The number of ranks: as given, or the product of the axes."""
@@ -197,6 +221,11 @@ def schedule_options(ranks: Option = ranks_option) -> Option:
         return click.argument("collective", required=False)(grouped("Which schedule", *options)(choose))
 
     return decorate
+
+
+def made_for(command: Callable[..., object]) -> Callable[..., object]:
+    """The network and the size that a synthesized schedule is made for, where a command has no others."""
+    return grouped("For --algorithm synthesized", topology_option, size_option)(command)
 
 
 def trusted(candidate: ScheduleOptions, ranks: int) -> Schedule:
