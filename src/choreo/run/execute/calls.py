@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["CallSpec", "Failed", "PreparedCall", "edges_of", "prepare_call"]
 
-# How much a call may stage at once, and how much in one part, if it is cut into parts; twice that if ranks share cores,
-# because a wait costs more then.
-SLOT_BYTES, PART_BYTES = 1 << 20, 256 << 10
+# How much a call may stage at once, and how much in one part, if it is cut into parts: so much that what was staged in
+# a part's place before has left the caches of single cores by then.
+SLOT_BYTES, PART_BYTES = 1 << 20, 512 << 10
 # The outcome of a call that failed, the culprit, and the operation of the program.
 Failed: TypeAlias = tuple[int, int, int]
 
@@ -116,12 +116,11 @@ def prepare_call(
 
     parts, cores = 1, os.cpu_count() or 1
     program = compiled(parts)
-    at_once = min(SLOT_BYTES // 2, PART_BYTES * (2 if world_size > cores else 1))
     staged = int(program.traffic[0].max(initial=0))
     costs = direct_read_cost(int(edges[-1]), world_size > cores)
     reads = staged > costs.min_bytes and (bool(remote.any()) or _direct_read_is_faster(program.traffic, costs, cores))
-    if staged > 2 * at_once and not reads:
-        parts = -(-staged // at_once)
+    if staged > 2 * PART_BYTES and not reads:
+        parts = -(-staged // PART_BYTES)
         program = compiled(parts)
     if stages and (reads or program.traffic[0].max(initial=0) > SLOT_BYTES):
         stages = False

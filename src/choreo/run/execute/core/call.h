@@ -1,5 +1,4 @@
 /* Running one call: take a staging slot, run the program's operations in order, and wait until the arrays may be touched. */
-#define LARGE_CALL ((size_t)64 << 10)  /* a call that moves more bytes releases the GIL at once */
 #define UNCACHED ((size_t)8 << 20)     /* a result of this length does not fit the caches */
 
 /* Receive one range; or several that are reduced into the same range, in their order, so that the bits are the same. */
@@ -38,10 +37,7 @@ static int send_range(Endpoint *here, const Task *task, const Op *op) {
     unsigned inline_at = task->program->inline_at[op - task->program->ops];
     if (inline_at) {
         if (op->length) memcpy(mailbox->data + inline_at - 1, from, op->length);
-    } else if (!(op->flags & (EXPOSED | ALREADY_STAGED)) && op->length) {
-        if (task->uncached) stream_bytes(task->stage + op->staged, from, op->length, 1);
-        else share_bytes(task->stage + op->staged, from, op->length);
-    }
+    } else if (!(op->flags & (EXPOSED | ALREADY_STAGED)) && op->length) stage_bytes(task, task->stage + op->staged, from, op->length);
     if (!(op->flags & LAST)) return OK;
     if (other->mailbox_written != here->call) {
         mailbox->chain = here->chain;
@@ -52,69 +48,6 @@ static int send_range(Endpoint *here, const Task *task, const Op *op) {
     other->posted = counter_of(here, op->number);
     publish(&mailbox->ready, other->posted, other);
     return OK;
-}
-
-static void set_slot(const Endpoint *here, Task *task, size_t slot) {
-    task->slot = slot;
-    task->stage = (char *)here->own.buf + here->stage_at + slot * here->slot_bytes;
-}
-
-/* Wait until all peers have returned from a call. */
-static int wait_returned(Endpoint *here, const Task *task, uint64_t call) {
-    if (call <= here->returned) return OK;
-    uint64_t all = UINT64_MAX;
-    for (int peer = 0; peer < here->world; peer++) {
-        Peer *other = &here->peers[peer];
-        if (!other->header) continue;
-        if (call > other->returned) {
-            const _Atomic uint64_t *returned = &other->header->returned;
-            int outcome = wait_for(here, returned, call, peer, task->deadline_s);
-            if (outcome) return outcome;
-            other->returned = atomic_load_explicit(returned, memory_order_acquire);
-        }
-        if (other->returned < all) all = other->returned;
-    }
-    here->returned = all;
-    return OK;
-}
-
-/* Take a slot of the staging. A large call takes the first two that peers need no more: they are likely in cache. It costs too
- * much to ask for that in a small call. */
-static int claim_slot(Endpoint *here, Task *task) {
-    size_t slot = here->call % STAGING_SLOTS;
-    if (task->program->bytes > LARGE_CALL) {
-        uint64_t all = UINT64_MAX;
-        for (int peer = 0; peer < here->world; peer++) {
-            Peer *other = &here->peers[peer];
-            if (!other->header) continue;
-            other->returned = atomic_load_explicit(&other->header->returned, memory_order_acquire);
-            if (other->returned < all) all = other->returned;
-        }
-        here->returned = all;
-        for (size_t pair = STAGING_SLOTS; pair;) {
-            pair -= 2;
-            if (here->used[pair] <= all && here->used[pair + 1] <= all) slot = pair;
-        }
-    }
-    set_slot(here, task, slot);
-    here->modes |= (uint64_t)slot << SLOT_BIT;
-    return wait_returned(here, task, here->used[slot]);
-}
-
-/* The next part takes the other of two slots, once its last contents have been consumed. */
-static int next_part(Endpoint *here, Task *task) {
-    size_t next = task->slot ^ 1;
-    for (int peer = 0; peer < here->world; peer++) {
-        Peer *other = &here->peers[peer];
-        if (!other->header) continue;
-        other->part_ends[task->slot & 1] = other->posted;
-        if (!task->parts || other->part_ends[next & 1] <= counter_of(here, 0)) continue;
-        int outcome = wait_for(here, &other->to_us->consumed, other->part_ends[next & 1], peer, task->deadline_s);
-        if (outcome) return outcome;
-    }
-    int first = !task->parts++;
-    set_slot(here, task, next);
-    return first ? wait_returned(here, task, here->used[next]) : OK;
 }
 
 /* Note when some operations were done, for whoever watches. */

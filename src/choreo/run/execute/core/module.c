@@ -47,6 +47,7 @@
 #include "shared_memory.h"
 #include "socket_receive.h"
 #include "program.h"
+#include "staging.h"
 #include "call.h"
 #include "endpoint.h"
 #include "progress.h"

@@ -146,6 +146,7 @@ static int program_init(Program *program, PyObject *args, PyObject *Py_UNUSED(ke
         program->world = (int)(sent.len / 4);
         program->scratch = scratch;
         program->work_at = work_at;
+        program->staging = (Staging){.between = 8 * SAMPLES, .past = INFINITY, .best = INFINITY};
         program->ops = copy_of(&ops);
         program->guards = copy_of(&guards);
         program->sent = copy_of(&sent);

@@ -60,6 +60,16 @@ typedef struct {
     size_t watched_room;
 } Endpoint;
 
+#define SAMPLES 8 /* ranges that are timed before a decision */
+
+/* How a program stages: past the caches or through them, and what it has learnt about that. */
+typedef struct {
+    int through;             /* the caches */
+    uint32_t count, between; /* ranges since the last decision; after how many it tries to go through the caches */
+    uint32_t slow;           /* ranges in a row that took much longer than past the caches */
+    double past, best;       /* the least ns a byte: past the caches before the last trial, and through them in it */
+} Staging;
+
 typedef struct {
     PyObject_HEAD
     int world, parts;           /* parts: whether there are several */
@@ -81,6 +91,7 @@ typedef struct {
     uint64_t grain;                /* the bitwise or of all lengths that are reduced: whole elements divide it */
     uint64_t work_at;              /* where in the logical vector the work array begins */
     uint64_t checked_for;          /* the serial number of the endpoint that it was checked for */
+    Staging staging;
 } Program;
 
 typedef struct {
