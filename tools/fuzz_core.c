@@ -147,7 +147,7 @@ static int fill_streams(Endpoint *here, const Program *program, uint64_t chain, 
             here->peers[peer].streams[i].fd = ends[0];
             theirs[(*open_ends)++] = ends[1]; /* nobody reads there what this rank sends */
             free(bytes->data);
-            if (ciphers[peer][i].context) libcrypto.context_free(ciphers[peer][i].context);
+            free_cipher(&ciphers[peer][i]);
         }
     return changed;
 }
