@@ -10,6 +10,7 @@
 #define MOST_BETWEEN 4096               /* ranges between two trials at most */
 #define HOPELESS 4                      /* so many times as long as past the caches, a few times in a row: the trial is over */
 #define WORTH 1.3                       /* plain stores may take so many times as long, because their reader gains more */
+#define RECHECK 2048                    /* ranges after which it finds out again how fast it is past the caches */
 #define SLOWER 1.6                      /* times as long, a few times in a row: plain stores do not pay any more */
 
 /* Stage a range through the caches, or past them. */
@@ -30,6 +31,7 @@ static void learn_through(Staging *staging, double took) {
     int in_use = staging->through;
     staging->slow = took > (in_use ? SLOWER : HOPELESS) * staging->past ? staging->slow + 1 : 0;
     if (staging->slow == (in_use ? SAMPLES : SAMPLES / 2)) settle_staging(staging, 0, in_use ? 8 * SAMPLES : 2 * staging->between);
+    if (staging->through && staging->count == RECHECK) settle_staging(staging, 0, 2 * SAMPLES);
     if (in_use || !staging->count) return;
     uint32_t tried = staging->count - staging->between;
     if (tried > SAMPLES && took < staging->best) staging->best = took;
