@@ -15,9 +15,11 @@ import pytest
 
 from choreo.algorithms import build, list_algorithms
 from choreo.errors import ChoreoError, UsageError
+from choreo.price import CostModel, price
 from choreo.run.communicator import Communicator
 from choreo.run.execute.choice import Chooser, forced_algorithms
-from choreo.run.execute.constants import Band, Constants
+from choreo.run.execute.constants import Band, Constants, network_constants
+from choreo.run.execute.host_price import host_profile
 from tests.helpers.ranks.run import Job
 
 Array = npt.NDArray[Any]
@@ -115,3 +117,46 @@ def test_only_those_marked_give_ranks_different_bits(algorithm: str) -> None:
             found.append(bool((order == order[0]).all()))
     assert found
     assert all(found) == same
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 7])
+@pytest.mark.parametrize("collective", ["broadcast", "all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
+def test_with_a_host_for_every_rank_the_price_is_that_of_one_port(collective: str, ranks: int) -> None:
+    network, memory = CostModel(2e-5, 1e9, 1e-10), CostModel(1e-6, 1e10, 1e-10)
+    for algorithm in list_algorithms(collective):
+        if not algorithm.in_library:
+            continue
+        try:
+            schedule = build(collective, algorithm.name, ranks)
+        except ChoreoError:
+            continue
+        if schedule.switches:
+            continue
+        found = host_profile(collective, algorithm.name, tuple(range(ranks)))
+        assert not found.memory.any()
+        for size in (8, 1 << 20):
+            expected = price(schedule, size, network).total_s
+            assert found.time_s(size, network, memory) == pytest.approx(expected), algorithm.name
+
+
+@pytest.mark.parametrize("hosts", [((0, 1), (2, 3)), ((0, 2), (1, 3)), ((0, 1, 2, 3), (4, 5, 6, 7))])
+def test_large_collectives_cross_between_hosts_as_little_as_any(hosts: tuple[tuple[int, ...], ...]) -> None:
+    chooser = Chooser(sum(map(len, hosts)), network_constants(), {}).among(hosts)
+    for collective in ("all_reduce", "all_gather", "reduce_scatter"):
+        crossing = {
+            name: host_profile(collective, name, chooser.hosts).network[..., 1].max(axis=1).sum()
+            for _, name in chooser.ranked(collective, 16 << 20)
+        }
+        assert crossing[chooser.choose(collective, 16 << 20)] == pytest.approx(min(crossing.values())), collective
+
+
+def test_a_broadcast_crosses_to_another_host_once() -> None:
+    chooser = Chooser(4, network_constants(), {}).among(((0, 1), (2, 3)))
+    for size in (8, 1 << 20, 64 << 20):
+        chosen = host_profile("broadcast", chooser.choose("broadcast", size), chooser.hosts)
+        assert chosen.network[..., 1].max(axis=1).sum() == 1
+
+
+def test_ranks_of_one_host_are_priced_as_without_hosts() -> None:
+    chooser = Chooser(4, network_constants(), {})
+    assert chooser.among(((0, 1, 2, 3),)).ranked("all_reduce", 4096) == chooser.ranked("all_reduce", 4096)

@@ -64,7 +64,7 @@ class Engine:
 
     def __init__(self, connection: Connection, chooser: Chooser, *, debug: bool) -> None:
         self.connection, self.debug = connection, debug
-        self.chooser = chooser.through("one" if connection.remote.any() else "read")
+        self.chooser = chooser.among(connection.consensus.quorum.hosts)
         self.rank, self.world_size = connection.rank, connection.world_size
         self.heap = Heap(connection.segment)
         self.refusal: ChoreoError | None = None

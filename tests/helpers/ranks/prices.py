@@ -19,7 +19,8 @@ def price_algorithms(collectives: Sequence[str] = USUAL + OTHERS) -> None:
     """Those that small jobs choose from, once for all forks of this process."""
     load_algorithms()
     for ranks in (1, 2, 3, 4, 5, 7):
-        for ports in ("read", "one") if ranks in (2, 3, 4) else ("read",):  # on one host, and on several
-            chooser = Chooser(ranks, default_constants(), {}, ports)
+        several = (tuple(range(ranks)),) if ranks in (2, 3, 4) else ()
+        for hosts in ((), *several):  # on one host, and on several
+            chooser = Chooser(ranks, default_constants(), {}, hosts)
             for collective in collectives:
                 chooser.choose(collective, 8)

@@ -13,7 +13,8 @@ from choreo.collectives import get_collective
 from choreo.errors import ChoreoError, RefusedError, UsageError, excerpt
 from choreo.price import Profile, profile
 from choreo.price.price import price_of
-from choreo.run.execute.constants import Constants
+from choreo.run.execute.constants import Constants, default_constants
+from choreo.run.execute.host_price import host_profile
 
 __all__ = ["Chooser", "forced_algorithms", "forced_by_environment", "load_algorithms"]
 
@@ -21,20 +22,25 @@ __all__ = ["Chooser", "forced_algorithms", "forced_by_environment", "load_algori
 class Chooser:
     """Chooses the algorithm of a call, identically on all ranks: constants and forced algorithms come from rank 0.
 
-    `ports` is that of `price`. Ranks that share memory ("read") also share the cores that the constants are for.
+    `hosts` are the numbers of the hosts that the ranks are on, or none if they share one. Then they share memory, and
+    the cores that the constants are for. Among several hosts the constants are those of the network.
     """
 
-    def __init__(self, world_size: int, constants: Constants, forced: dict[str, str], ports: str = "read") -> None:
-        self.world_size, self.constants, self.forced, self.ports = world_size, constants, forced, ports
+    def __init__(
+        self, world_size: int, constants: Constants, forced: dict[str, str], hosts: tuple[int, ...] = ()
+    ) -> None:
+        self.world_size, self.constants, self.forced, self.hosts = world_size, constants, forced, hosts
         self._chosen: dict[tuple[str, int], str] = {}
 
     def for_ranks(self, world_size: int) -> Chooser:
-        """The same choice for another number of ranks."""
-        return Chooser(world_size, self.constants, self.forced, self.ports)
+        """The same choice for another number of ranks, of one host."""
+        return Chooser(world_size, self.constants, self.forced)
 
-    def through(self, ports: str) -> Chooser:
-        """The same choice for other ports."""
-        return self if ports == self.ports else Chooser(self.world_size, self.constants, self.forced, ports)
+    def among(self, hosts: tuple[tuple[int, ...], ...]) -> Chooser:
+        """The same choice for ranks on these hosts, of which each is given by its ranks."""
+        numbers = dict(sorted((rank, host) for host, ranks in enumerate(hosts) for rank in ranks))
+        found = tuple(numbers.values()) if len(hosts) > 1 else ()
+        return Chooser(len(numbers), self.constants, self.forced, found)
 
     def choose(self, collective: str, size_bytes: int) -> str:
         """The algorithm for a collective of this size."""
@@ -52,19 +58,20 @@ class Chooser:
 
         `cores` are those that these ranks share: all that the constants are for, unless others compute beside them.
         """
-        model = self.constants.cost_model_for(size_bytes, self.world_size)
-        cores = (cores or self.constants.cores) if self.ports == "read" else None
-        profiles = _profiles(collective, self.world_size, self.ports, cores or None)
-        priced = [(price_of(counted, size_bytes, model).total_s, counted.num_steps, counted) for counted in profiles]
-        return [
-            (time_s, one.algorithm) for time_s, _, one in sorted(priced, key=lambda row: (*row[:2], row[2].algorithm))
-        ]
+        names = _choices(collective, self.world_size)
+        priced = sorted(
+            (self.time_s(collective, name, size_bytes, cores=cores), steps, name) for name, steps in names.items()
+        )
+        return [(time_s, name) for time_s, _, name in priced]
 
     def time_s(self, collective: str, algorithm: str, size_bytes: float, *, cores: int | None = None) -> float:
         """The price of one algorithm in seconds, also of one that is never chosen."""
-        cores = (cores or self.constants.cores) if self.ports == "read" else None
-        counted = _profile(collective, algorithm, self.world_size, self.ports, cores or None)
-        return price_of(counted, size_bytes, self.constants.cost_model_for(size_bytes, self.world_size)).total_s
+        model = self.constants.cost_model_for(size_bytes, self.world_size)
+        if self.hosts:
+            memory = default_constants().cost_model_for(size_bytes, max(map(self.hosts.count, self.hosts)))
+            return host_profile(collective, algorithm, self.hosts).time_s(size_bytes, model, memory)
+        counted = _profile(collective, algorithm, self.world_size, (cores or self.constants.cores) or None)
+        return price_of(counted, size_bytes, model).total_s
 
     def explain(self, collective: str, size_bytes: float) -> str:
         """Which algorithm a call of this size takes, and why, in a few lines."""
@@ -94,13 +101,14 @@ class Chooser:
 
 def load_algorithms() -> None:
     """Read the files that a choice needs now, so that no call has to open them."""
-    _profiles("all_gather", 2, "read", None)
+    for name in _choices("all_gather", 2):
+        _profile("all_gather", name, 2, None)
 
 
 @lru_cache(maxsize=256)
-def _profiles(collective: str, world_size: int, ports: str, cores: int | None) -> tuple[Profile, ...]:
-    """The algorithms to choose from: those of Choreo that can run here and give all ranks the same bits."""
-    found = []
+def _choices(collective: str, world_size: int) -> dict[str, int]:
+    """The algorithms to choose from, with their steps: those of Choreo that can run here and give all the same bits."""
+    found = {}
     for algorithm in list_algorithms(collective):
         if not (algorithm.in_library and algorithm.same_bits):
             continue
@@ -109,13 +117,13 @@ def _profiles(collective: str, world_size: int, ports: str, cores: int | None) -
         except RefusedError:
             continue
         if not schedule.switches:
-            found.append(profile(schedule, ports, cores=cores))
-    return tuple(found)
+            found[algorithm.name] = schedule.num_steps
+    return found
 
 
-@lru_cache(maxsize=64)
-def _profile(collective: str, algorithm: str, world_size: int, ports: str, cores: int | None) -> Profile:
-    return profile(build(collective, algorithm, world_size), ports, cores=cores)
+@lru_cache(maxsize=4096)
+def _profile(collective: str, algorithm: str, world_size: int, cores: int | None) -> Profile:
+    return profile(build(collective, algorithm, world_size), "read", cores=cores)
 
 
 def forced_algorithms(text: str) -> dict[str, str]:
