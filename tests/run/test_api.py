@@ -303,22 +303,35 @@ def test_use_after_close(jobs: Callable[[int], Job], ranks: int) -> None:
     jobs(ranks).run(closed)
 
 
+FORKS_CALLS: tuple[Callable[[Communicator], object], ...] = (
+    lambda comm: comm.all_reduce(np.ones(2)),
+    lambda comm: comm.all_reduce(np.ones(2), survive=True),
+    lambda comm: comm.new_group([0]),
+    lambda comm: comm.mesh((2,), ("all",)),
+    lambda comm: comm.all_gather_object(1),
+    lambda comm: comm.shrink(),
+    lambda comm: comm.grow(),
+)
+
+
 def in_a_fork(comm: Communicator) -> None:
     comm.all_reduce(np.ones(2))
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        said = ""
-        try:
-            comm.all_reduce(np.ones(2))
-        except BaseException as error:
-            said = f"{type(error).__name__}: {error}"
+        said = []
+        for call in FORKS_CALLS:
+            try:
+                call(comm)
+            except BaseException as error:
+                said.append(f"{type(error).__name__}: {error}")
         comm.close()
-        os.write(write, said.encode())
+        os.write(write, "\n".join(said).encode())
         os._exit(0)
     os.waitpid(child, 0)
-    said = os.read(read, 1000).decode()
-    assert said.startswith(f"CommunicatorClosed: this communicator belongs to process {os.getpid()}, of which ")
+    said = os.read(read, 10_000).decode().splitlines()
+    why = f"CommunicatorClosed: this communicator belongs to process {os.getpid()}, of which "
+    assert [one.startswith(why) for one in said] == [True] * len(FORKS_CALLS)
     x = np.ones(2)
     comm.all_reduce(x)
     assert (x == comm.world_size).all()

@@ -14,8 +14,10 @@ import pytest
 
 from choreo.errors import CollectiveMismatch, CommunicatorClosed, PeerFailure, UsageError
 from choreo.run import groups
+from choreo.run.blobs import all_gather_blobs
 from choreo.run.communicator import Communicator
 from choreo.run.execute.dtypes import ReduceOp
+from choreo.run.init import make_communicator
 from tests.helpers.ranks.run import Job, RankError
 
 Array = npt.NDArray[Any]
@@ -213,3 +215,46 @@ def test_a_timeout_is_for_all_steps_of_a_call(call: Callable[[Communicator, floa
     with Job(3) as job:
         told = job.run(late_in_every_step, call)
     assert told[0] == told[2] == {1}
+
+
+def late_in_every_exchange(comm: Communicator) -> str:
+    """Rank 1 comes to every exchange of the setup of a communicator, each time after most of its time."""
+    timeout_s = 2.0
+
+    class Late:
+        rank, world_size = comm.rank, comm.world_size
+
+        def exchange(self, blob: bytes, left_s: float) -> list[bytes]:
+            time.sleep(0.7 * timeout_s * (comm.rank == 1))
+            return all_gather_blobs(comm._engine, blob, left_s, "init")
+
+    with pytest.raises((PeerFailure, CommunicatorClosed)) as caught:
+        make_communicator(Late(), "127.0.0.1", None, timeout_s=timeout_s, sealed=True)
+    comm.close()
+    return str(caught.value)
+
+
+def test_a_timeout_is_for_all_of_the_setup() -> None:
+    with Job(3) as job:
+        told = job.run(late_in_every_exchange)
+    assert told[0] == told[2]
+    assert "rank 1 (host" in told[0]
+
+
+def stuck_while_it_shrinks(comm: Communicator) -> tuple[int, ...]:
+    """Rank 1 has a new connection, but never introduces itself on it. Rank 0 ends it once it has shrunk without it."""
+    if comm.rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(PeerFailure):
+        comm.all_reduce(np.ones(3))
+    if comm.rank == 1:
+        Communicator._introduce = lambda *_: time.sleep(600)  # type: ignore[method-assign]
+    with comm.shrink(timeout=2.0) as shrunk:
+        os.kill(comm._engine.connection.peers[1].pid, signal.SIGKILL)
+        return shrunk.ranks
+
+
+def test_shrink_does_not_wait_for_a_rank_that_is_stuck_in_it() -> None:
+    with Job(3) as job, pytest.raises(RankError) as caught:
+        job.run(stuck_while_it_shrinks, timeout_s=60.0)
+    assert caught.value.errors == {1: "died", 2: "died"}

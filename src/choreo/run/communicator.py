@@ -303,7 +303,7 @@ class Communicator(ObjectCalls, MessageCalls, RecoverCalls):
             retries=RETRIES,
         )
 
-    def _move_to(self, connection: Connection, members: tuple[int, ...]) -> None:
+    def _move_to(self, connection: Connection, members: tuple[int, ...], setup_s: float) -> None:
         """Continue with these ranks of the old connection, on another connection."""
         ranks, engine = tuple(self.ranks[member] for member in members), self._engine
         self._close_listener()
@@ -313,7 +313,13 @@ class Communicator(ObjectCalls, MessageCalls, RecoverCalls):
         self._admits = None
         try:
             self.__init__(  # type: ignore[misc]
-                connection, chooser, timeout_s=self.timeout_s, debug=debug, ranks=ranks, codec=self._codec
+                connection,
+                chooser,
+                timeout_s=self.timeout_s,
+                debug=debug,
+                ranks=ranks,
+                codec=self._codec,
+                setup_s=min(self.timeout_s, setup_s),
             )
         except PeerFailure:  # to be shrunk again
             raise
@@ -366,7 +372,15 @@ def form_communicator(
         remember_addresses((peer.address for peer in connection.peers), write=is_first_here)
         try:
             fitting = chooser.for_ranks(connection.world_size)
-            return Communicator(connection, fitting, timeout_s=timeout_s, debug=debug, ranks=ranks, codec=codec)
+            return Communicator(
+                connection,
+                fitting,
+                timeout_s=timeout_s,
+                debug=debug,
+                ranks=ranks,
+                codec=codec,
+                setup_s=min(timeout_s, shrink_s),
+            )
         except ChoreoError as error:
             if not isinstance(error, PeerFailure):
                 if not retries or isinstance(error, CommunicatorClosed):

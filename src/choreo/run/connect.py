@@ -35,9 +35,11 @@ from choreo.run.transport.tcp import NetworkConfig, PeerListener, TcpConnections
 if TYPE_CHECKING:
     from choreo.run.execute.twin.sockets import StreamSpec
 
-__all__ = ["EXCHANGES", "connect"]
+__all__ = ["CONNECTING_SHARE", "EXCHANGES", "connect"]
 
 EXCHANGES = 3
+# Of the time that is left, for dialling: what remains is for telling the others how that ended.
+CONNECTING_SHARE = 0.8
 STAGE_BYTES = 8 << 20  # of eight slots
 # How long a rank spins before it yields its core: long if every rank has its own core, briefly if they share cores. A
 # spin is a PAUSE, which takes 15 ns on some processors and 50 ns on others.

@@ -195,6 +195,7 @@ class Engine:
 
     def deadline(self, timeout_s: float) -> Deadline:
         """The deadline of a call of several steps, which begins when all asynchronous calls before it are done."""
+        self.check()
         self.progress.drain(None)  # each has its deadline
         return Deadline.after(timeout_s)
 

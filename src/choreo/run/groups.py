@@ -14,7 +14,7 @@ import numpy as np
 
 from choreo.errors import CollectiveMismatch, RendezvousError, UsageError, excerpt
 from choreo.run.blobs import all_gather_blobs
-from choreo.run.connect import connect
+from choreo.run.connect import CONNECTING_SHARE, connect
 from choreo.run.connection import Connection
 from choreo.run.engine import Engine
 from choreo.run.transport.deadline import Deadline
@@ -27,8 +27,6 @@ __all__ = ["Mesh", "NonMember", "connect_axes", "connect_group", "exchange_blobs
 # The first byte of a rank's blob in an exchange: it is still connecting, it is done, or it failed.
 CONNECTING, DONE, FAILED = b"+", b".", b"!"
 MAX_AXES = 64  # NumPy's own limit
-# Of the time that is left, for the connections of a group: what remains is for telling the others how that ended.
-CONNECTING_SHARE = 0.8
 
 
 class NonMember:

@@ -7,17 +7,18 @@ import secrets
 
 from choreo.errors import ChoreoError, UsageError
 from choreo.run.communicator import DEFAULT_TIMEOUT_S, Communicator
-from choreo.run.connect import connect
+from choreo.run.connect import CONNECTING_SHARE, connect
 from choreo.run.consensus.quorum import given_quorum
 from choreo.run.execute.backend import warn_if_slow
 from choreo.run.execute.choice import Chooser, forced_by_environment
 from choreo.run.execute.constants import load_constants, network_constants
 from choreo.run.object_calls import PICKLE, Codec, choose_codec
-from choreo.run.rendezvous.bootstrap import Bootstrap
+from choreo.run.rendezvous.bootstrap import Bootstrap, WithDeadline
 from choreo.run.rendezvous.environment import given_or_environment, network_is_sealed
 from choreo.run.rendezvous.hosts import lowest_rank_per_host
 from choreo.run.rendezvous.known_addresses import remember_addresses
 from choreo.run.rendezvous.rendezvous import rendezvous
+from choreo.run.transport.deadline import Deadline
 from choreo.run.transport.tcp import NetworkConfig
 from choreo.units import time_of
 
@@ -25,6 +26,8 @@ __all__ = ["init", "make_communicator"]
 
 # The first byte of rank 0's blob: its chooser, or why it has none.
 CHOOSER, REFUSED = b"+", b"!"
+# Ranks that have met at the last moment still get so long to connect, or `timeout` if that is less.
+CONNECT_S = 10.0
 
 
 def init(
@@ -46,7 +49,7 @@ def init(
     MASTER_ADDR and MASTER_PORT; `secret` replaces CHOREO_SECRET. What ranks on different hosts send each other is
     "sealed" (encrypted and authenticated) unless `network` or CHOREO_NETWORK is "plain", on all ranks. Calls of
     objects use `codec.encode` and `codec.decode` instead of pickle, or are refused with `allow_pickle=False`. `timeout`
-    is in seconds, or text like "30s". It holds for this call, and for every later call that is given none. `quorum`
+    is in seconds, or text like "30s". It holds for this call and for every later one that is given none. `quorum`
     says who goes on after a cut of the network between hosts: a "majority" of the ranks, or "any" side; if it is not
     given, CHOREO_QUORUM, or else "majority".
 
@@ -58,11 +61,15 @@ def init(
     array([1., 1., 1.])
     """
     seconds, rule = time_of(timeout, "timeout"), given_quorum(quorum)
+    deadline = Deadline.after(seconds)
     me = given_or_environment(rank, world_size, address, secret)
     sealed, objects = network_is_sealed(network), choose_codec(codec, allow_pickle)
     with rendezvous(me.rank, me.world_size, me.address, me.port, me.secret, timeout_s=seconds, job=me.job) as found:
         where = found.members[found.rank].address
-        return make_communicator(found, where, me.secret, timeout_s=seconds, sealed=sealed, codec=objects, quorum=rule)
+        left_s = max(deadline.left_s, min(seconds, CONNECT_S))
+        return make_communicator(
+            found, where, me.secret, timeout_s=seconds, sealed=sealed, codec=objects, quorum=rule, setup_s=left_s
+        )
 
 
 def make_communicator(
@@ -74,13 +81,15 @@ def make_communicator(
     sealed: bool,
     codec: Codec | None = PICKLE,
     quorum: str | None = None,
+    setup_s: float | None = None,
 ) -> Communicator:
-    """A communicator of ranks that can exchange blobs; every rank calls it.
+    """A communicator of ranks that can exchange blobs; every rank calls it, and it takes at most `setup_s`.
 
     `address` is where other hosts reach this rank. Ranks on several hosts need a secret. `sealed` says whether
     what they send is encrypted. `quorum` is as for `init`.
     """
-    rule = given_quorum(quorum)
+    rule, deadline = given_quorum(quorum), Deadline.after(timeout_s if setup_s is None else setup_s)
+    bootstrap = WithDeadline(bootstrap, deadline)
     if bootstrap.rank == 0:
         warn_if_slow()
     lowest = lowest_rank_per_host(bootstrap, timeout_s)
@@ -90,12 +99,13 @@ def make_communicator(
         network = NetworkConfig(address, secret, sealed)
     chooser = _shared_chooser(bootstrap, timeout_s, several_hosts=network is not None)
     host = str(lowest[bootstrap.rank])
-    connection = connect(bootstrap, secrets.token_hex(6), host, timeout_s, network, quorum=rule)
+    connecting_s = CONNECTING_SHARE * deadline.left_s
+    connection = connect(bootstrap, secrets.token_hex(6), host, connecting_s, network, quorum=rule)
     is_first_here = lowest[bootstrap.rank] == bootstrap.rank
     remember_addresses((peer.address for peer in connection.peers), write=is_first_here)
     with contextlib.ExitStack() as undo:
         undo.callback(connection.close)
-        made = Communicator(connection, chooser, timeout_s=timeout_s, codec=codec)
+        made = Communicator(connection, chooser, timeout_s=timeout_s, codec=codec, setup_s=deadline.left_s)
         undo.pop_all()
     return made
 

@@ -46,7 +46,7 @@ class RecoverCalls(CollectiveCalls, ABC):
         >>> comm.close()
         """
         seconds = self._seconds(timeout)
-        self._engine.progress.drain(None)  # each call has its deadline
+        self._settle()
         self._close_listener()
         connection, members = self._shrink_connection(seconds)
         ranks = tuple(self.ranks[member] for member in members)
@@ -123,12 +123,12 @@ class RecoverCalls(CollectiveCalls, ABC):
         given = taken.array.copy()
         seconds = self._seconds(timeout)
         patience_s = max(seconds, self._seconds(timeout if patience is None else patience))
-        self._engine.progress.drain(None)
+        self._settle()
         while True:
             connection = self._engine.connection
             if connection.failure is not None or connection.has_lost_ranks:
                 with contextlib.suppress(PeerFailure):  # a rank was lost while they introduced themselves
-                    self._move_to(*self._shrink_connection(patience_s))
+                    self._move_to(*self._shrink_connection(patience_s), patience_s)
                 continue
             contributors, call, end_s = self.ranks, connection.calls + 1, time.monotonic() + seconds
             np.copyto(into.array, given)
@@ -166,6 +166,12 @@ class RecoverCalls(CollectiveCalls, ABC):
             self._retire(copy.copy(error))  # the one that is raised refers to all frames that it passes through
             raise
 
+    def _settle(self) -> None:
+        """Wait for all calls before this one. A communicator that has failed may go on; one that is closed may not."""
+        if self._engine.connection.closed:
+            self.check()
+        self._engine.progress.drain(None)  # each call has its deadline
+
     def _close_listener(self) -> None:
         if self._listener is not None:
             self._listener.close()
@@ -176,7 +182,7 @@ class RecoverCalls(CollectiveCalls, ABC):
         """The communicator that replaces this one."""
 
     @abstractmethod
-    def _move_to(self, connection: Connection, members: tuple[int, ...]) -> None:
+    def _move_to(self, connection: Connection, members: tuple[int, ...], setup_s: float) -> None:
         """Go on with these ranks of the old connection, on another connection."""
 
     @abstractmethod

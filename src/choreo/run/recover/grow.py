@@ -64,8 +64,7 @@ def grow(
         raise UsageError(f"new_ranks must be a whole number, not {excerpt(new_ranks)}") from None
     if not 1 <= wanted <= MAX_RANKS - engine.world_size:
         raise UsageError(f"new_ranks must be from 1 to {MAX_RANKS - engine.world_size}, not {wanted}")
-    engine.progress.drain(None)  # each call has its deadline
-    deadline = Deadline.after(timeout_s)
+    deadline = engine.deadline(timeout_s)
     numbers = _all_numbers(ranks, wanted)
     chooser, rule = engine.chooser.to_json().decode(), engine.connection.consensus.quorum.rule
     with ExitStack() as stack:

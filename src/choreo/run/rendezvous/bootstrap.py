@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from choreo.errors import ChoreoError, RendezvousError
+from choreo.run.transport.deadline import Deadline
 from choreo.run.transport.shortage import why
 
-__all__ = ["Bootstrap", "exchange_made"]
+__all__ = ["Bootstrap", "WithDeadline", "exchange_made"]
 
 # The first byte of a blob: what was made, or why it could not be. A rank that lost another is not to blame.
 MADE, FAILED, LOST = b"+", b"!", b"?"
@@ -32,6 +33,19 @@ class Bootstrap(Protocol):
     def exchange(self, blob: bytes, timeout_s: float) -> list[bytes]:
         """The blobs of all ranks, by rank; every rank calls it."""
         ...
+
+
+class WithDeadline:
+    """A bootstrap whose exchanges, however many, have one deadline."""
+
+    def __init__(self, bootstrap: Bootstrap, deadline: Deadline) -> None:
+        self._bootstrap, self._deadline = bootstrap, deadline
+        self.rank, self.world_size = bootstrap.rank, bootstrap.world_size
+
+    def exchange(self, blob: bytes, timeout_s: float) -> list[bytes]:
+        """The blobs of all ranks, by rank."""
+        del timeout_s  # one deadline is for all exchanges
+        return self._bootstrap.exchange(blob, max(self._deadline.left_s, 1e-3))
 
 
 def exchange_made(
