@@ -16,7 +16,7 @@ from choreo.simulate.flows.engine import costs_of
 from choreo.topology import Topology
 from choreo.topology.graph import Bools, Floats, Ints
 
-__all__ = ["Hops", "along_switches", "hops_of"]
+__all__ = ["Hops", "along_switches", "hops_between", "hops_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,6 +116,34 @@ def hops_of(
         dst,
         *(column[keep] for column in costs_of(topology, start, end)),
     )
+
+
+def hops_between(topology: Topology, nodes: Ints, src: Ints, dst: Ints) -> tuple[Hops, Ints]:
+    """Hops between pairs of members at these nodes, by the simulator's routes, also past other members.
+
+    Returns each pair's hop beside them.
+    """
+    pairs, hop = np.unique(np.stack((src, dst)), axis=1, return_inverse=True)
+    start, end = nodes[pairs[0]], nodes[pairs[1]]
+    routes = topology.routes(start, end)
+    of = np.repeat(np.arange(len(start)), np.diff(routes.offsets))
+    used, link = np.unique(routes.links, return_inverse=True)
+    devices = int((nodes < topology.num_devices).sum())
+    hops = Hops(
+        devices,
+        0,
+        len(nodes),
+        pairs[0],
+        pairs[1],
+        routes.latency_s,
+        routes.bandwidth_bytes_per_s,
+        csr_matrix((routes.share, (link, of)), shape=(len(used), len(start))),
+        topology.links.bandwidth_bytes_per_s[used],
+        pairs[0],
+        pairs[1],
+        *costs_of(topology, start, end),
+    )
+    return hops, hop.reshape(-1)
 
 
 def along_switches(topology: Topology, src: Ints, dst: Ints) -> Bools:

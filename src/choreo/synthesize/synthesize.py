@@ -29,6 +29,7 @@ from choreo.synthesize.generators.railed import railed
 from choreo.synthesize.generators.routed import routed
 from choreo.synthesize.generators.translated import translated
 from choreo.synthesize.problem import Candidate, Generator, Problem, read_problem
+from choreo.synthesize.refined import refined
 from choreo.synthesize.shares import evener
 from choreo.topology import Topology
 from choreo.topology.graph import Floats
@@ -44,6 +45,8 @@ FEW_RANKS = 128
 EVENER = (0.7, 0.5)
 # In this order; of equally fast schedules the first wins.
 GENERATORS: tuple[Generator, ...] = (translated, overlapped, railed, packed, routed, matched, layered, greedy)
+# The most schedules that are refined, all of them no slower than the best by more than this factor.
+REFINED, NEARLY = 6, 1.15
 # Generators that solve no linear programs and do not try hundreds of schedules.
 FAST: tuple[Generator, ...] = (translated, greedy)
 # The generators by effort; the other efforts use all of them.
@@ -255,6 +258,9 @@ def _searched(problem: Problem, started: float) -> Synthesis:
             tried += _timed(problem, exact, math.inf)
         elif best_s > enough_s:
             tried += _timed(problem, generator, best_s, enough_s)
+    best_s = min((one.time_s for one in tried), default=math.inf)
+    if best_s > enough_s and problem.effort != "fast":
+        tried += _timed(problem, lambda given: refined(given, _worth_refining(tried, best_s)), best_s)
     tried.sort(key=lambda one: one.time_s)
     best = min(of_library, key=lambda one: one.time_s, default=None)
     for one in tried:
@@ -275,6 +281,15 @@ def _searched(problem: Problem, started: float) -> Synthesis:
         f"no schedule was found for {problem.collective} over {counted(problem.ranks, 'rank')} on "
         f"{problem.topology.name}; try more effort"
     )
+
+
+def _worth_refining(tried: Sequence[_Timed], best_s: float) -> list[Candidate]:
+    """The best schedule of each generator and number of chunks, if it is nearly as fast as the best of all."""
+    kinds: dict[tuple[str, int], _Timed] = {}
+    for one in sorted(tried, key=lambda one: one.time_s):
+        if one.time_s <= NEARLY * best_s:
+            kinds.setdefault((one.candidate.generator.split()[0], one.candidate.schedule.num_chunks), one)
+    return [one.candidate for one in list(kinds.values())[:REFINED]]
 
 
 def _timed(problem: Problem, generator: Generator, best_s: float, enough_s: float = -1.0) -> Iterator[_Timed]:
