@@ -129,3 +129,4 @@ def test_a_narrow_terminal_gets_fewer_columns_and_is_told_which() -> None:
     assert "too narrow for: three" in text
     assert "and 20 more" in text
     assert "three" in sheet_html(Sheet("", tables=(table,)))
+    assert '<div class="picture" style="overflow-x:auto"><svg ' in sheet_html(Sheet("", picture="<svg />"))

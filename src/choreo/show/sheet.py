@@ -79,11 +79,17 @@ def sheet_html(sheet: Sheet) -> str:
     )
     parts = [
         f"<p><b>{escape(sheet.title)}</b></p>" if sheet.title else "",
-        sheet.picture.replace("<svg ", '<svg style="max-width:100%;height:auto;border-radius:6px" ', 1),
+        _picture_html(sheet.picture) if sheet.picture else "",
         f"<table><tbody>{facts}</tbody></table>" if facts else "",
         *(_table_html(table) for table in sheet.tables),
     ]
     return f"<div>{''.join(parts)}</div>"
+
+
+def _picture_html(picture: str) -> str:
+    """A picture as wide as there is room; a page keeps it legible on a phone, where it scrolls."""
+    made = picture.replace("<svg ", '<svg style="max-width:100%;height:auto;border-radius:6px" ', 1)
+    return f'<div class="picture" style="overflow-x:auto">{made}</div>'
 
 
 def sheet_page(sheet: Sheet) -> str:
