@@ -71,7 +71,7 @@ def oracle_step(job: TrainingJob, plan: Plan) -> OracleStep:
     model, software = job.model, job.software
     chunks = plan.interleave if plan.pp > 1 else 1
     kinds = [_kind(job, layer) for layer in range(model.layers)]
-    if software.stage_split == "cost" and plan.pp > 1 and chunks == 1:
+    if software.stage_split != "even" and plan.pp > 1 and chunks == 1:
         held = _split_by_cost(job, plan.pp)
     else:
         held = [list(layers) for layers in stage_layers(model.layers, plan.pp, chunks)]
@@ -165,7 +165,8 @@ def _work(job: TrainingJob, plan: Plan, kind: str) -> LayerWork:
 
 
 def _split_by_cost(job: TrainingJob, pp: int) -> list[list[int]]:
-    """Layers until the sum is past the stage's share of all parameters, the head included."""
+    """Layers until the sum is at the stage's share of all parameters, the head included, or past it."""
+    least = 1 + 1e-3 if job.software.stage_split == "past cost" else 1 - 1e-3
     costs = [float(job.model.parameters_per_layer(layer)) for layer in range(job.model.layers)]
     share = (sum(costs) + job.model.vocab * job.model.hidden) / pp
     held: list[list[int]] = [[] for _ in range(pp)]
@@ -173,7 +174,7 @@ def _split_by_cost(job: TrainingJob, pp: int) -> list[list[int]]:
     for layer, cost in enumerate(costs):
         held[stage].append(layer)
         passed += cost
-        if stage < pp - 1 and passed > share * (stage + 1) * (1 + 1e-3):
+        if stage < pp - 1 and passed > share * (stage + 1) * least:
             stage += 1
     return held
 
@@ -215,12 +216,13 @@ def _layer_times(job: TrainingJob, plan: Plan, work: LayerWork, gain: float) -> 
                 seconds = float(told)
                 others += beside * seconds
             else:
+                nodes = max(1.0, ranks * stride / cluster.node_gpus)
                 seconds = float(collective_time(cluster, collective.kind, collective.size_bytes, ranks, stride))
+                seconds = max(seconds, software.network_collective_s * math.log2(nodes))
             sent.append((f"{'+'.join(collective.axes)} {collective.kind}", seconds))
             tensor += overlap * seconds if "tp" in collective.axes else 0.0
             ring += seconds if collective.how == "ring" else 0.0
-            nodes = max(1.0, ranks * stride / cluster.node_gpus)
-            host[name] += software.host_collective_s + software.host_network_s * math.log2(nodes)
+            host[name] += software.host_collective_s
             if plan.pp > 1 and "tp" in collective.axes:
                 host[name] += software.pipelined_hop_s * ranks
         total = sum(seconds for _, seconds in sent)

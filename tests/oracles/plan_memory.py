@@ -109,7 +109,9 @@ def stage_memory(
     working += max(work.working_bytes for work in at_work) if full else 0.0
     outside = sum(works[kind].parameters for kind in names if kind not in layers)
     largest = max((works[kind].parameters for kind in layers), default=0.0)
-    buffers, gathered = software.workspace_bytes, gathered_bytes(job, plan)
+    stream = plan.micro_batch * job.seq / plan.cp * job.model.hidden * 2 if plan.tp > 1 else 0.0
+    buffers = software.workspace_bytes + software.stream_buffers * stream * plan.sequence_parallel
+    gathered = gathered_bytes(job, plan)
     if plan.zero == 3:
         reduced = reduced_bytes(job, plan)
         buffers += held * (gathered + reduced) if plan.pp > 1 else (outside + 2 * largest) * gathered
@@ -128,8 +130,6 @@ def stage_memory(
     ahead = min(1.0, max(0.0, (micro_batches - 2) / 6))
     if plan.pp > 1:
         ahead = 0.0 if software.p2p_host_s else max(0, min(micro_batches, plan.pp - index) - 2)
-    stream = plan.micro_batch * job.seq / plan.cp * job.model.hidden * 2 if plan.tp > 1 else 0.0
-    waiting = software.stream_kept * stream * len(layers) * ahead
     return {
         "parameters": parameters,
         "gradients": gradients,
@@ -137,6 +137,7 @@ def stage_memory(
         "activations": activations,
         "logits": logits,
         "buffers": buffers,
-        "fragmentation": software.fragmentation * (activations + logits + buffers) + waiting,
+        "fragmentation": software.fragmentation * (activations + logits + buffers)
+        + software.stream_kept * stream * len(layers) * ahead,
         "context": software.context_bytes + software.network_context_bytes * (plan.gpus > job.cluster.node_gpus),
     }

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from choreo.plan.pipeline import SCHEDULES, in_flight, orders, simulate_pipeline
 from choreo.plan.pipeline.dual import DUAL, dual_ranks
-from choreo.plan.pipeline.split import balanced_split
+from choreo.plan.pipeline.split import balanced_split, cost_split
+from choreo.workload import Model
 from tests.oracles.plan_memory import most_in_flight
 
 
@@ -197,3 +198,14 @@ def test_a_balanced_split_of_many_layers_is_in_proportion_to_them(stages: int, h
     assert sum(counts) == layers
     assert max(counts) - min(counts[:-1]) <= 1
     assert peak_bytes < 1024 * layers
+
+
+@pytest.mark.parametrize(
+    ("pp", "reached", "exceeded"),
+    [(2, (10, 6), (11, 5)), (4, (5, 5, 5, 1), (6, 5, 5, 0)), (5, (4,) * 4 + (0,), (5, 4, 4, 3, 0))],
+)
+def test_a_stage_of_nanotron_ends_at_its_share(pp: int, reached: tuple[int, ...], exceeded: tuple[int, ...]) -> None:
+    # The head is as large as four of the layers, so the stages' shares are whole layers.
+    model = Model("1b", layers=16, hidden=2048, heads=32, ffn=8192, gated=True, vocab=131072)
+    for past, layers in ((False, reached), (True, exceeded)):
+        assert tuple(len(held) for held in cost_split(model, pp, past=past)) == layers

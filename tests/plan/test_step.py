@@ -389,6 +389,40 @@ def test_memory_that_communication_has_not_given_back() -> None:
     assert held(64, dp=8) == held(16, dp=8)
 
 
+def test_a_collective_between_nodes_takes_its_least_time_on_the_device() -> None:
+    software = get_software("nanotron")
+
+    def took(tp: int, least_s: float, micro_batch: int = 1) -> float:
+        plan = Plan(tp=tp, sequence_parallel=True, micro_batch=micro_batch)
+        slow = replace(software, network_collective_s=least_s)
+        return evaluate(
+            "llama2-7b", plan, cluster="hgx-h100", global_batch=micro_batch, seq=4096, software=slow
+        ).step_time_s
+
+    assert took(8, 0.0) == took(8, 5e-3), "one node has no network"
+    collectives = 32 * 8  # four forward and four backward in each layer
+    assert took(16, 5e-3) > collectives * 5e-3
+    assert took(16, 1e-4, 32) == pytest.approx(took(16, 0.0, 32), rel=1e-3), "large ones take longer anyhow"
+
+
+def test_a_device_without_a_precision_is_reported() -> None:
+    def warnings(cluster: str) -> tuple[str, ...]:
+        plan = Plan(dp=8, precision="fp8")
+        return evaluate("llama2-7b", plan, cluster=cluster, global_batch=8, seq=4096).warnings
+
+    assert warnings("dgx-a100") == ("A100-80G-SXM has no matmuls in fp8; they are taken to be in bf16",)
+    assert warnings("hgx-h100") == ()
+
+
+def test_nanotron_keeps_two_buffers_for_the_whole_stream() -> None:
+    def buffers(**plan: int) -> float:
+        made = Plan(sequence_parallel=plan.get("tp", 1) > 1, **plan)  # type: ignore[arg-type]
+        where = {"cluster": "hgx-h100", "global_batch": 8, "seq": 4096, "software": "nanotron"}
+        return evaluate("llama2-7b", made, **where).memory["buffers"]  # type: ignore[arg-type]
+
+    assert buffers(tp=8, micro_batch=4) - buffers(dp=8) == 2 * 4 * 4096 * 4096 * 2
+
+
 def test_a_job_of_several_nodes_has_more_context() -> None:
     def context(gpus: int) -> float:
         plan = Plan(dp=gpus // 8, tp=8, sequence_parallel=True, zero=1)

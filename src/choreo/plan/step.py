@@ -39,7 +39,7 @@ from choreo.workload import Plan, Workload, get_model
 __all__ = ["STEP_FIGURES", "Step", "evaluate", "evaluate_job"]
 
 Floats = npt.NDArray[np.float64]
-
+NARROW = ("fp8", "fp4")  # precisions that many devices do not have
 
 # The figures of a step that are read most often.
 STEP_FIGURES = (
@@ -280,6 +280,9 @@ def _kernels(batch: PlanBatch, stage: int, micro_batches: int) -> dict[str, floa
 def _warnings(job: TrainingJob, plan: Plan) -> tuple[str, ...]:
     found = [job.software.warning] if job.software.warning else []
     found += [f"this plan asks for {lack}" for lack in ability_of(job.software.name).lacks(plan)]
+    used = job.device.precision(plan.precision)
+    if plan.precision in NARROW and used != plan.precision:
+        found.append(f"{job.device.name} has no matmuls in {plan.precision}; they are taken to be in {used}")
     if 0 < job.model.max_seq < job.seq:
         found.append(f"{job.model.name} was made for sequences of up to {job.model.max_seq} tokens, not {job.seq}")
     return tuple(found)

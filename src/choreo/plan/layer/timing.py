@@ -104,8 +104,9 @@ def pass_times(  # noqa: PLR0917 -- all that the times depend on
             seconds = dispatch_time(cluster, sizes, ranks, stride, more.choices, one, software)
             experts = experts + beside * seconds
         else:
-            seconds = collective_time(cluster, one.kind, sizes, ranks, stride)
-        host += _host_seconds(one, ranks, stride, plan, software, cluster)
+            least = software.network_collective_s * math.log2(_nodes(ranks, stride, cluster))
+            seconds = np.maximum(least, collective_time(cluster, one.kind, sizes, ranks, stride))
+        host += _host_seconds(one, ranks, plan, software)
         name = f"{'+'.join(one.axes)} {one.kind}"
         sent[name] = sent.get(name, 0.0) + seconds
         if "tp" in one.axes:
@@ -139,15 +140,15 @@ def stack_passes(passes: Sequence[PassTimes], rows: npt.NDArray[np.int64]) -> Pa
     )
 
 
-def _host_seconds(  # noqa: PLR0917 -- all that it depends on
-    collective: CollectiveOp, ranks: int, stride: int, plan: Plan, software: Software, cluster: Cluster
-) -> float:
-    """Seconds that hosts spend on a collective, which starts only when all of them have reached it."""
-    nodes = max(1.0, ranks * stride / cluster.node_gpus)
-    seconds = software.host_collective_s + software.host_network_s * math.log2(nodes)
-    if plan.pp > 1 and "tp" in collective.axes:
-        seconds += software.pipelined_hop_s * ranks
-    return seconds
+def _nodes(ranks: int, stride: int, cluster: Cluster) -> float:
+    """How many nodes a group spans."""
+    return max(1.0, ranks * stride / cluster.node_gpus)
+
+
+def _host_seconds(collective: CollectiveOp, ranks: int, plan: Plan, software: Software) -> float:
+    """Seconds that the host spends on a collective."""
+    piped = plan.pp > 1 and "tp" in collective.axes
+    return software.host_collective_s + (software.pipelined_hop_s * ranks if piped else 0.0)
 
 
 def time_layer(passes: Mapping[str, PassTimes], software: Software, gain: Floats | float = 1.0) -> LayerTimes:

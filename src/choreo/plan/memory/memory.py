@@ -160,7 +160,7 @@ def _waiting(batch: PlanBatch) -> Floats:
     A host that is ahead of the device allocates new memory meanwhile. Without a pipeline it gets a micro-batch ahead,
     if there are more than two. With a pipeline whose sends do not block, it is ahead by all but two in flight.
     """
-    job, columns = batch.job, batch.columns
+    job = batch.job
     if not job.software.stream_kept:
         return np.zeros((len(batch.stages), len(batch.plans)))
     if batch.pp == 1:
@@ -168,10 +168,15 @@ def _waiting(batch: PlanBatch) -> Floats:
     else:
         flying = np.minimum(batch.micro_batches, batch.pp - batch.index)
         ahead = np.maximum(0, flying - 2) * (job.software.p2p_host_s == 0)
-    tokens = columns["micro_batch"] * job.seq / columns["cp"]
-    stream = np.where(columns["tp"] > 1, tokens * job.model.hidden * 2, 0.0)
     layers = sum(batch.count(kind) for kind in LAYERS)
-    return np.asarray(layers * stream * ahead * job.software.stream_kept)
+    return np.asarray(layers * _stream_bytes(batch) * ahead * job.software.stream_kept)
+
+
+def _stream_bytes(batch: PlanBatch) -> Floats:
+    """A micro-batch's residual stream as tensor-parallel communication has it, whole; nothing without any."""
+    job, columns = batch.job, batch.columns
+    tokens = columns["micro_batch"] * job.seq / columns["cp"]
+    return np.where(columns["tp"] > 1, tokens * job.model.hidden * 2, 0.0)
 
 
 def _state(batch: PlanBatch) -> tuple[Floats, Floats, Floats]:
@@ -229,11 +234,13 @@ def _largest(batch: PlanBatch, field: str) -> Floats:
 def _buffers(batch: PlanBatch) -> Floats:
     """Buffers for communication.
 
-    ZeRO-3 holds the gathered embedding, head and two layers. With a pipeline everything stays gathered, and gradients
-    stay unsharded, until the last micro-batch. Either way one layer's gradients exist twice while they are sent.
+    Some programs keep the buffers in which sequence parallelism gathers the residual stream and its gradient. ZeRO-3
+    holds the gathered embedding, head and two layers. With a pipeline everything stays gathered, and gradients stay
+    unsharded, until the last micro-batch. Either way one layer's gradients exist twice while they are sent.
     """
     software, zero = batch.job.software, _sharding(batch)
     found = np.full((len(batch.stages), len(batch.plans)), software.workspace_bytes)
+    found += software.stream_buffers * batch.columns["sequence_parallel"] * _stream_bytes(batch)
     if not (zero == 3).any():
         return found
     reduced = reduced_bytes(software, batch.job.precision)

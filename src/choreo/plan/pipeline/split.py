@@ -3,7 +3,8 @@
 even       as many each; where they do not divide, those in the middle have one more
 balanced   so that the costliest stage costs least, the head counted in layers, what stays in 16 bits at its own rate
 listed     as the plan says
-cost       by parameters with the head, as nanotron does
+cost       by parameters with the head, as nanotron does: a stage ends with the layer that reaches its share
+past cost  the same, but with the layer that takes it past its share
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from choreo.plan.layer.work import further_kinds, layer_kind
 from choreo.plan.pipeline.dual import DUAL
 from choreo.workload import Model, stage_layers
 from choreo.workload.flops import forward_flops
-from choreo.workload.legal import CHUNK_EXTRAS, STAGE_EXTRAS, even
+from choreo.workload.legal import CHUNK_EXTRAS, even
 from choreo.workload.plan import SPLITS, listed_layers
 
 __all__ = ["PipelineStage", "balanced_split", "cost_split", "layers_per_stage", "stage_list", "worth_balancing"]
@@ -30,7 +31,10 @@ Kinds = tuple[str, ...]
 Sums: TypeAlias = np.ndarray[tuple[int], np.dtype[np.float64]]  # of the costs of the layers up to each
 # A balanced split is worth trying if it takes this much off the busiest device, or brings it this close to the mean
 # where layers do not divide.
-GAIN, ABOVE_MEAN = 0.99, 1.06
+GAIN, ABOVE_MEAN = 0.997, 1.06
+COST_SPLITS = ("cost", "past cost")
+# Of a stage's share, what norms may add to a sum that a program takes over matrices only.
+NEARLY = 1e-3
 # How much faster matmuls of a precision are than attention and the head, which stay in 16 bits.
 FASTER = {"fp8": 2.0, "fp4": 4.0}
 
@@ -64,8 +68,8 @@ def stage_list(
     >>> [stage.layers for stage in stage_list(Model("small", layers=3, hidden=8, heads=2), pp=2, chunks=1)]
     [('embedding', 'dense', 'dense'), ('dense', 'head')]
     """
-    if split == "even" and program == "cost" and pp > 1 and chunks == 1:
-        held = cost_split(model, pp)
+    if split == "even" and program in COST_SPLITS and pp > 1 and chunks == 1:
+        held = cost_split(model, pp, past=program == COST_SPLITS[1])
     else:
         held = _numbered(layers_per_stage(model, pp, chunks, split, seq, precision))
     kinds = [tuple(layer_kind(model, layer) for layer in layers) for layers in held]
@@ -106,10 +110,11 @@ def _numbered(counts: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(range(start, end)) for start, end in itertools.pairwise(bounds))
 
 
-def cost_split(model: Model, pp: int) -> tuple[tuple[int, ...], ...]:
+def cost_split(model: Model, pp: int, *, past: bool = False) -> tuple[tuple[int, ...], ...]:
     """Layers per stage, split by parameters including the head, as in nanotron.
 
-    A stage ends with the layer that takes the sum past its share. Late stages may be empty; the last has the head.
+    A stage ends with the layer at which the sum reaches its share or, with `past`, exceeds it. Late stages may be
+    empty; the last has the head.
     """
     costs = [float(model.parameters_per_layer(layer)) for layer in range(model.layers)]
     total = sum(costs) + model.vocab * model.hidden
@@ -118,7 +123,7 @@ def cost_split(model: Model, pp: int) -> tuple[tuple[int, ...], ...]:
     for layer, cost in enumerate(costs):
         held[stage].append(layer)
         passed += cost
-        if stage < pp - 1 and passed > total * (stage + 1) / pp * (1 + 1e-3):
+        if stage < pp - 1 and passed > total * (stage + 1) / pp * (1 + NEARLY * (1 if past else -1)):
             stage += 1
     return tuple(tuple(layers) for layers in held)
 
@@ -237,8 +242,7 @@ def worth_balancing(
 ) -> bool:
     """Whether the busiest device has clearly less to do with a balanced split than with an even one.
 
-    Where layers do not divide, it must come close to the mean, and chunks must be nearly equal, unless that many stages
-    were `asked` for.
+    Where layers do not divide, it must come close to the mean, unless that many stages were `asked` for.
 
     >>> from choreo.workload import get_model
     >>> worth_balancing(get_model("gpt3-175b"), 4, 1, 2048), worth_balancing(get_model("llama3.2-1b"), 4, 1, 2048)
@@ -248,8 +252,6 @@ def worth_balancing(
     if pp < 2 or pp > layers or stages > layers + CHUNK_EXTRAS:
         return False
     divides = even(layers, pp) and (chunks == 1 or even(layers, stages, CHUNK_EXTRAS))
-    if not divides and not asked and chunks > 1 and -layers % stages > STAGE_EXTRAS:
-        return False
     costs = _costs(model, seq, precision)
     balanced = _busiest(costs, layers_per_stage(model, pp, chunks, SPLITS[1], seq, precision), pp)
     if divides:

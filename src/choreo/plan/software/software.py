@@ -93,7 +93,7 @@ class Software:
     host_s: float
     backward_host: float
     host_collective_s: float
-    host_network_s: float
+    network_collective_s: float
     step_s: float
     tp_overlap: float
     imbalance: float  # tokens of the busiest expert rank over the mean
@@ -134,7 +134,7 @@ class Software:
     gather: str  # what ZeRO-3 gathers at a time: "layer" or "tensor"
     zero1_reduces: str  # "reduce_scatter", or "all_reduce"
     zero1_copy_s: float
-    stage_split: str  # "even", or by "cost"
+    stage_split: str  # "even", or by "cost" or "past cost"
     p2p_blocks: bool
     p2p_host_s: float
     pipelined_hop_s: float
@@ -146,6 +146,7 @@ class Software:
     allocator: str  # "caching", or "malloc"
     fragmentation: float
     stream_kept: float
+    stream_buffers: int  # for the whole residual stream
     context_bytes: float
     network_context_bytes: float
     workspace_bytes: float

@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 from choreo.errors import ChoreoError, UsageError
 from choreo.hardware import Device, get_device
 from choreo.plan.network import get_cluster
+from choreo.plan.search.axes import MOST_INTERLEAVE
 from choreo.plan.software.ability import ability_of
 from choreo.plan.software.defaults import Defaults, program_defaults, program_name
 from choreo.validate.plan.measured import MeasuredRow
@@ -28,7 +29,7 @@ from choreo.workload.legal import CHUNK_EXTRAS, even
 __all__ = ["Case", "best", "read_case", "read_precision"]
 
 MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-INTERLEAVES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
+INTERLEAVES = range(1, MOST_INTERLEAVE + 1)
 # As rows write them, the narrowest first: in "fp8 with bf16" the products are fp8. int8 goes at the speed of fp8, and
 # "16-mixed" is in what the device has of 16 bits.
 PRECISIONS = {

@@ -58,7 +58,7 @@ FITTED: tuple[Constant, ...] = (
     Constant("torch-compile", "efficiency", 0.7, 1.0, 0.95),
     Constant("nanotron", "efficiency", 0.7, 1.0, 0.95),
     Constant("nanotron", "host_collective_s", 0.05e-3, 2e-3, 0.3e-3),
-    Constant("nanotron", "host_network_s", 0.05e-3, 2e-3, 0.3e-3),
+    Constant("nanotron", "network_collective_s", 0.05e-3, 2e-3, 0.3e-3),
     Constant("nanotron", "pipelined_hop_s", 0.02e-3, 1e-3, 0.1e-3),
     Constant("nanotron", "zero1_copy_s", 2e-6, 100e-6, 10e-6),
     Constant("nanotron-blocking-pipeline", "p2p_host_s", 0.1, 1.0, 0.4),
