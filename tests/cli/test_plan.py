@@ -304,3 +304,18 @@ def test_the_traffic_of_a_plan() -> None:
     assert rows["tp"]["sent_bytes"] == 2 * 7 / 8 * activations
     assert rows["pp"]["sent_bytes"] == activations / 8
     assert (rows["tp"]["link"], rows["pp"]["link"]) == ("NVLink", "the network")
+
+
+def test_a_device_without_a_cluster_is_in_its_usual_machine() -> None:
+    found = planned("gpt2", "--device", "rtx-4090", "--gpus", "8", "--global-batch", "32", "--seq", "1024", "--tp", "1")
+    assert (found["cluster"], found["device"]) == ("pcie-gen4", "RTX-4090-24G-PCIe")
+    ran = run_choreo("plan", "gpt2", "--device", "rtx-4090", "--global-batch", "32", "--seq", "1024")
+    assert ran.code != 0 and "--gpus" in ran.err
+
+
+def test_a_plan_without_the_headroom_asked_for_says_so() -> None:
+    fixed = ("--tp", "8", "--pp", "1", "--cp", "1", "--micro-batch", "1", "--recompute", "none")
+    job = ("llama3-8b", "--cluster", "hgx-h100", "--gpus", "8", "--global-batch", "8", "--seq", "8192", *fixed)
+    roomy, tight = (run_choreo("plan", *job, "--headroom", share).out for share in ("10%", "90%"))
+    assert "the chance that" not in roomy
+    assert "no plan leaves 90 % free; the chance that this one fits is 100 %" in " ".join(tight.split())

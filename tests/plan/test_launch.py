@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from choreo.plan import get_cluster, get_software
+from choreo.plan import plan as choose
 from choreo.plan.job import TrainingJob
 from choreo.plan.launch import Launch, launches
 from choreo.plan.software.ability import ability_of
@@ -187,3 +188,9 @@ def test_what_is_at_the_host_is_reported() -> None:
     assert found["--cpu-offloading-num-layers"] == "16"
     again = replace(plan, recompute="full")
     assert told("llama3-8b", again, software="megatron-core+activation-offload=0.5")["Megatron-LM"].lacks
+
+
+def test_there_are_no_options_for_devices_that_a_program_does_not_run_on() -> None:
+    found = choose("llama3-8b", cluster="tpu-v5p", gpus=8, global_batch=8, seq=2048, dp=8, zero=3)
+    assert found.job is not None and found.job.software.name == "jax"
+    assert [launch.lacks for launch in launches(found.job, found.best.plan)] == [("it does not run on TPU-v5p",)] * 2

@@ -16,6 +16,7 @@ from choreo.plan.network import Cluster, get_cluster
 from choreo.plan.search.search import Found, detailed, search
 from choreo.plan.search.space import FIELDS
 from choreo.plan.software import Software, get_software
+from choreo.plan.software.defaults import usual_program
 from choreo.plan.step import STEP_FIGURES, Step
 from choreo.results import Result, result
 from choreo.topology import Topology
@@ -133,7 +134,7 @@ def plan(
     gpus: int | None = None,
     seq: int | None = None,
     precision: str = "bf16",
-    software: str | Software = "megatron-core",
+    software: str | Software | None = None,
     device: str | Device | None = None,
     best: int = 5,
     headroom: float = HEADROOM,
@@ -143,7 +144,8 @@ def plan(
 
     Without `gpus`, the plan is for all devices of the cluster. A transformer needs `seq`, the tokens per sequence.
     With every field fixed, that one plan is evaluated. ResNet-50 and DLRM have one plan: data parallelism. The search
-    leaves a share `headroom` of the memory free where it can, for predictions of memory are not exact.
+    leaves a share `headroom` of the memory free where it can, for predictions of memory are not exact. `software` is
+    Megatron-core by default, and JAX on TPUs.
 
     >>> found = plan("llama3-8b", cluster="hgx-h100", gpus=8, global_batch=16, seq=4096, tp=8, pp=1, cp=1)
     >>> print(found.best.plan.tp, found.best.step.fits, found.cluster.network.name)
@@ -167,7 +169,7 @@ def plan(
     place.check_gpus(gpus)
     chip, place = chip.for_ranks(gpus), place.for_ranks(gpus)
     place = replace(place, device=chip)
-    program = get_software(software)
+    program = get_software(usual_program(chip.family) if software is None else software)
     if seq is None and isinstance(workload, Model):
         raise UsageError(f"give seq, how many tokens a sequence of {workload.name} has: seq={workload.max_seq or 8192}")
     about = (workload, place, chip, program, gpus, global_batch, seq or 0, precision)

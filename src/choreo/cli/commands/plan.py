@@ -97,12 +97,15 @@ MODEL: tuple[Option, ...] = (
     click.option("--seq", type=int, metavar="S", help="Tokens per sequence."),
     click.option("--precision", metavar="P", help="fp32, tf32, fp16, bf16 (default), fp8 or fp4."),
     click.option(
-        "--software", metavar="NAME", help="What runs it: megatron-core (default), ...; see choreo list software."
+        "--software",
+        metavar="NAME",
+        help="What runs it: megatron-core (default; jax on TPUs), ...; see choreo list software.",
     ),
     click.option(
         "--device",
         metavar="NAME",
-        help="An accelerator other than the cluster's (choreo list devices), or a FILE.toml.",
+        help="An accelerator other than the cluster's (choreo list devices), or a FILE.toml. Without --cluster, in the "
+        "machine that it is usually in.",
     ),
 )
 @grouped(
@@ -215,7 +218,7 @@ def command(*, as_json: bool, **options: object) -> None:
             raise UsageError(
                 f"--{name.replace('_', '-')} goes with --parameter-server 50GB/s; leave it out, or give that"
             )
-    if options["gpus"] is None and options["cluster"] is None:
+    if options["gpus"] is None and options["cluster"] is None and options["device"] is None:
         refuse_beside("a model by itself", ("model", "precision", "seq", *NUMBERS, "as_json"))
         print_model(options, as_json)
         return

@@ -88,10 +88,12 @@ def workload_of(options: dict[str, object]) -> Workload:
 def job_arguments(options: dict[str, object]) -> JobArguments:
     """Everything that a job must have."""
     from choreo.plan import get_cluster
+    from choreo.plan.software.defaults import usual_program
     from choreo.workload import Model
 
     workload = workload_of(options)
     transformer = isinstance(workload, Model)
+    options = options | {"cluster": options["cluster"] or _usual_cluster(options["device"])}
     for name, example in (("cluster", "--cluster hgx-h100"), ("global_batch", "--global-batch 1024")):
         if options[name] is None:
             raise UsageError(f"say --{name.replace('_', '-')}, as in {example}")
@@ -100,7 +102,9 @@ def job_arguments(options: dict[str, object]) -> JobArguments:
         raise UsageError(f"say --gpus, as in --gpus 512, or how many nodes there are, as in {options['cluster']}:64")
     if isinstance(workload, Model) and options["seq"] is None:
         raise UsageError(f"say how many tokens a sequence has: --seq {workload.max_seq or 8192}")
-    default = ("bf16", "megatron-core") if transformer else ("fp16", "torch-eager")
+    device = None if options["device"] is None else str(options["device"])
+    usual = usual_program(get_cluster(str(options["cluster"])).chip(device).family)
+    default = ("bf16", usual) if transformer else ("fp16", "torch-eager")
     return JobArguments(
         workload=workload,
         cluster=str(options["cluster"]),
@@ -109,8 +113,15 @@ def job_arguments(options: dict[str, object]) -> JobArguments:
         seq=1 if options["seq"] is None else int(str(options["seq"])),
         precision=str(options["precision"] or default[0]),
         software=str(options["software"] or default[1]),
-        device=None if options["device"] is None else str(options["device"]),
+        device=device,
     )
+
+
+def _usual_cluster(device: object) -> str | None:
+    """The machine that a device is usually in, if a device was given and has one."""
+    from choreo.hardware import get_device
+
+    return None if device is None else get_device(str(device)).cluster or None
 
 
 def batch_of(text: str, gpus: int) -> int:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Launch", "launches"]
 
+# Makers of devices that neither program runs on.
+ELSEWHERE = ("google", "amazon", "intel")
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
@@ -43,7 +46,8 @@ def launches(job: TrainingJob, plan: Plan) -> tuple[Launch, ...]:
         ("Megatron-LM", megatron_lacks, megatron_options, megatron_notes),
         ("torchtitan", torchtitan_lacks, torchtitan_options, torchtitan_notes),
     ):
-        missing = tuple(lacks(job, plan))
+        elsewhere = job.device.family in ELSEWHERE
+        missing = (f"it does not run on {job.device.chip}",) if elsewhere else tuple(lacks(job, plan))
         if missing:
             found.append(Launch(program, (), (), missing))
             continue

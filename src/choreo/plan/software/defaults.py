@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["Defaults", "program_defaults", "program_name"]
+__all__ = ["Defaults", "program_defaults", "program_name", "usual_program"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,15 @@ ALIASES = {
     "pytorch": "torch-eager",
 }
 GENERIC = {"torch", "pytorch", "jax", "xla"}
+
+
+def usual_program(family: str) -> str:
+    """The program that transformers are usually trained with on devices of a family.
+
+    >>> usual_program("nvidia"), usual_program("google")
+    ('megatron-core', 'jax')
+    """
+    return "jax" if family == "google" else "megatron-core"
 
 
 def program_name(text: str) -> str:

@@ -65,6 +65,9 @@ def _print_best(planning: Planning) -> None:
     if not step.fits:
         over = format_bytes(step.memory_bytes - step.device_bytes, binary=False)
         _line("", f"it does not fit, by {over}; nothing that was considered does; --fit finds how many GPUs would do")
+    elif planning.job is not None and step.memory_bytes > planning.job.room_bytes:
+        asked = f"{100 * planning.job.headroom:.3g} %"
+        _line("", f"no plan leaves {asked} free; the chance that this one fits is {100 * step.fits_chance:.0f} %")
 
 
 def _print_run(run: TrainingRun) -> None:
