@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -104,6 +106,26 @@ def test_the_search_finds_plans_for_this_machine() -> None:
     assert (found.gpus, found.network_model) == (2, "this-machine")
     assert 0 < found.best.step.mfu < 1
     assert found.best.step.device_bytes == 8 << 30
+    four = plan(
+        MODEL, cluster="this-machine", gpus=4, global_batch=4, seq=128, precision="fp32", software="choreo-train"
+    )
+    for one in four.plans:
+        one.plan.check(MODEL, 4, 4, 128, uneven_stages=True, trained=True)
+
+
+@pytest.mark.usefixtures("measured")
+def test_the_ends_of_a_pipeline_sum_the_gradients_of_a_tied_table() -> None:
+    one = Plan(pp=2, micro_batch=2, precision="fp32")
+    job: dict[str, Any] = {"cluster": "this-machine", "global_batch": 16, "seq": 128, "software": "choreo-train"}
+    tied, apart = (evaluate(replace(MODEL, tied_embeddings=yes), one, **job) for yes in (True, False))
+    assert tied.exposed_comm_s["pp all_reduce"] > 0
+    assert "pp all_reduce" not in apart.exposed_comm_s
+    further = evaluate(replace(MODEL, mtp_layers=1), one, **job)  # which reads the embedding at the other end
+    assert further.exposed_comm_s["pp all_reduce"] == pytest.approx(tied.exposed_comm_s["pp all_reduce"])
+    for step in (tied, apart, further):
+        assert sum(step.parts.values()) == pytest.approx(step.step_time_s)
+    larger = evaluate(replace(MODEL, tied_embeddings=True, vocab=4096), one, **job)
+    assert larger.exposed_comm_s["pp all_reduce"] > 2 * tied.exposed_comm_s["pp all_reduce"]
 
 
 def test_a_shared_pipeline_is_bounded_by_its_work() -> None:

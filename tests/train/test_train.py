@@ -377,13 +377,13 @@ def test_a_rank_that_is_killed_ends_the_run_with_a_sentence() -> None:
 
 
 def test_without_a_plan_it_is_the_best_that_can_be_trained(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of what the planner finds, the first that fits and that torch can run."""
+    """The first that fits of what the planner finds, which knows what torch can run."""
     best = importlib.import_module("choreo.train.best")
     job: dict[str, Any] = {"cluster": "hgx-h100", "gpus": 2, "global_batch": 4, "seq": 64, "precision": "fp32"}
     model = scaled(get_model("gpt2-124m"), "tiny")
     right = choreo.plan(model, **job, tp=2).best
-    wrong = SimpleNamespace(plan=Plan(pp=2, schedule="interleaved", precision="fp32"), step=right.step)
-    monkeypatch.setattr(best, "plan", lambda *_, **__: SimpleNamespace(plans=(wrong, right)))
+    large = SimpleNamespace(plan=Plan(dp=2, precision="fp32"), step=SimpleNamespace(fits=False))
+    monkeypatch.setattr(best, "plan", lambda *_, **__: SimpleNamespace(plans=(large, right)))
     assert best.best_plan(model, 2, 4, 64) == right.plan
 
     def unmeasured(*_: object, **__: object) -> None:

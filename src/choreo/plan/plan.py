@@ -16,6 +16,7 @@ from choreo.plan.network import Cluster, get_cluster
 from choreo.plan.search.search import Found, detailed, search
 from choreo.plan.search.space import FIELDS
 from choreo.plan.software import Software, get_software
+from choreo.plan.software.ability import ability_of
 from choreo.plan.software.defaults import usual_program
 from choreo.plan.step import STEP_FIGURES, Step
 from choreo.results import Result, result
@@ -27,6 +28,7 @@ __all__ = ["HEADROOM", "Planned", "Planning", "least_gpus", "link_of", "plan"]
 # The share of the memory that a search leaves free: of measured groups of plans, no pick below 90 % ran out of memory.
 HEADROOM = 0.1
 MOST_GPUS = 1 << 17
+TRIED = 40  # plans to look through for some that choreo train can run
 MAY_BE_LEFT = (
     "split",
     "recompute_layers",
@@ -191,9 +193,20 @@ def plan(
         planned = (_planned(place, one, detailed(job, one)),)
         return Planning(*about, planned, 1, {}, time.perf_counter() - start, job)
     given = {name: value for name, value in fixed.items() if value is not None}
-    found = search(job, fixed=given, best=best)
-    plans = tuple(_planned(place, one, step) for one, step in found.plans)
+    trained = ability_of(program.name).trained
+    found = search(job, fixed=given, best=max(best, TRIED) if trained else best)
+    kept = [(one, step) for one, step in found.plans if not trained or _can_be_trained(job, one)] or found.plans
+    plans = tuple(_planned(place, one, step) for one, step in kept[:best])
     return Planning(*about, plans, found.considered, found.ruled_out, time.perf_counter() - start, job, found)
+
+
+def _can_be_trained(job: TrainingJob, one: Plan) -> bool:
+    """Whether `choreo train` can run a plan, within what torch can do."""
+    try:
+        one.check(job.model, job.gpus, job.global_batch, job.seq, uneven_stages=True, trained=True)
+    except PlanError:
+        return False
+    return True
 
 
 def least_gpus(

@@ -23,6 +23,7 @@ from choreo.plan.network import collective_time
 from choreo.plan.pipeline.dual import DUAL
 from choreo.plan.pipeline.split import PipelineStage, stage_list
 from choreo.plan.search.space import Space
+from choreo.plan.software.ability import ability_of
 from choreo.workload.plan import SCHEDULES, WIDE
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "message_s",
     "optimizer_s",
     "replica_host_s",
+    "shared_table_s",
 ]
 
 Floats = npt.NDArray[np.float64]
@@ -134,11 +136,16 @@ class PlanBatch:
                 found += self._counts[kind] * self.layer(kind, field)
         return found
 
+    @property
+    def shares_table(self) -> bool:
+        """Whether the two ends of the pipeline have a copy each of an embedding that is tied or reused."""
+        return self.pp > 1 and (self.job.model.tied_embeddings or self.job.model.mtp_layers > 0)
+
     @cached_property
     def parameters(self) -> Floats:
         """Parameters of each stage. A stage with a head has its own copy of an embedding that is tied or reused."""
         model, held = self.job.model, self.total("parameters")
-        if self.pp > 1 and (model.tied_embeddings or model.mtp_layers):
+        if self.shares_table:
             used = self._counts["head"] * model.tied_embeddings + self._counts["further token"]
             held = held + np.minimum(used, 1) * (model.vocab * model.hidden / self.columns["tp"])
         return held
@@ -205,6 +212,19 @@ def message_s(batch: PlanBatch) -> Floats:
         here = gathered & (columns["tp"] == tp)
         seconds[here] += collective_time(job.cluster, "all_gather", size[here], tp, 1)
     return seconds
+
+
+def shared_table_s(batch: PlanBatch) -> Floats:
+    """Seconds in which the two ends of a pipeline sum the gradients of the embedding that both have a copy of.
+
+    Only for `choreo train`: the constants of other programs were fitted to whole steps, which have it.
+    """
+    if not batch.shares_table or not ability_of(batch.job.software.name).trained:
+        return np.zeros(len(batch.plans))
+    job, columns = batch.job, batch.columns
+    held = job.model.vocab * job.model.hidden / columns["tp"] / np.where(columns["zero"] >= 2, batch.shards, 1)
+    far = job.gpus // batch.pp * (batch.pp - 1)
+    return collective_time(job.cluster, "all_reduce", held * job.software.gradient_bytes, 2, far)
 
 
 def accumulation_s(batch: PlanBatch) -> Floats:

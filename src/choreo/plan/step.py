@@ -30,7 +30,15 @@ from choreo.plan.pipeline.split import PipelineStage
 from choreo.plan.search.space import space_of
 from choreo.plan.software import Software, get_software
 from choreo.plan.software.ability import ability_of
-from choreo.plan.stages import PlanBatch, accumulation_s, batch_plans, message_s, optimizer_s, replica_host_s
+from choreo.plan.stages import (
+    PlanBatch,
+    accumulation_s,
+    batch_plans,
+    message_s,
+    optimizer_s,
+    replica_host_s,
+    shared_table_s,
+)
 from choreo.results import Result, result
 from choreo.topology import Topology
 from choreo.units import format_bytes, format_time
@@ -184,7 +192,8 @@ def evaluate_job(job: TrainingJob, plan: Plan, *, table: LayerTable | None = Non
     after = 0.0 if often else float(np.max(cost.total_s))
     optimizer = float(np.max(optimizer_s(batch)))
     added = float(np.max(accumulation_s(batch) + replica_host_s(batch)))
-    lone = run.time_s + after + added + optimizer + job.software.step_s
+    table_s = float(shared_table_s(batch)[0])
+    lone = run.time_s + after + added + table_s + optimizer + job.software.step_s
     total = lone * (1 + job.straggling)
 
     busiest = run.busiest
@@ -202,7 +211,7 @@ def evaluate_job(job: TrainingJob, plan: Plan, *, table: LayerTable | None = Non
     times = {
         "compute": (forward + backward - recompute - host - communication) * micro_batches + added,
         "recompute": recompute * micro_batches,
-        "communication": communication * micro_batches,
+        "communication": communication * micro_batches + table_s,
         "host": host * micro_batches,
         "bubble": run.bubble_s,
         "data parallel": float(cost.total_s[busiest, 0]) * micro_batches if often else after,
@@ -267,6 +276,8 @@ def _exposed_comm(  # noqa: PLR0917 -- all that it depends on
     if plan.pp > 1:
         sends = micro_batches * batch.chunks if job.software.p2p_blocks else plan.pp - 1
         exposed["pp send"] = message_s * 2 * sends
+    if (table_s := float(shared_table_s(batch)[0])) > 0:
+        exposed["pp all_reduce"] = table_s
     return exposed
 
 

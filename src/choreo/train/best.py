@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from choreo.errors import PlanError, UsageError
+from choreo.errors import UsageError
 from choreo.plan import plan
 from choreo.plan.network.this_machine import THIS_MACHINE
 from choreo.train.predict import SOFTWARE
@@ -10,7 +10,7 @@ from choreo.workload import Model, Plan, Workload
 
 __all__ = ["best_plan"]
 
-BEST = 20  # plans to look through for one that can be trained
+BEST = 20  # plans to look through for one that fits
 
 
 def best_plan(workload: Workload, ranks: int, global_batch: int, seq: int, device: str = "cpu") -> Plan:
@@ -36,11 +36,4 @@ def best_plan(workload: Workload, ranks: int, global_batch: int, seq: int, devic
         )
     except UsageError:  # the machine was not measured
         return replicas
-    for one in found.plans:
-        try:
-            one.plan.check(workload, ranks, global_batch, seq, uneven_stages=True, trained=True)
-        except PlanError:
-            continue
-        if one.step.fits:
-            return one.plan
-    return replicas
+    return next((one.plan for one in found.plans if one.step.fits), replicas)

@@ -26,7 +26,15 @@ from choreo.plan.memory.memory import stage_memory
 from choreo.plan.pipeline.dual import DUAL, dual_ranks
 from choreo.plan.search.space import Space
 from choreo.plan.software.ability import ability_of
-from choreo.plan.stages import PlanBatch, accumulation_s, batch_plans, message_s, optimizer_s, replica_host_s
+from choreo.plan.stages import (
+    PlanBatch,
+    accumulation_s,
+    batch_plans,
+    message_s,
+    optimizer_s,
+    replica_host_s,
+    shared_table_s,
+)
 from choreo.workload.plan import RECOMPUTE, SCHEDULES
 
 __all__ = ["FAR", "Estimate", "estimate"]
@@ -118,7 +126,7 @@ def _step_s(batch: PlanBatch, sends: SendTimes | None) -> Floats:
         after = np.max(np.where(often, 0.0, shared.total_s), axis=0)
     piped = _pipeline_s(batch, forward, backward)
     last = np.max(optimizer_s(batch), axis=0) + np.max(accumulation_s(batch) + replica_host_s(batch), axis=0)
-    lone = piped + after + last + batch.job.software.step_s
+    lone = piped + after + last + shared_table_s(batch) + batch.job.software.step_s
     return np.asarray(lone * (1 + batch.job.straggling))
 
 

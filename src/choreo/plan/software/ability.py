@@ -39,6 +39,7 @@ class Ability:
     contexts: bool = True
     experts_alone: bool = True  # expert and tensor parallelism together without sequence parallelism
     uneven_stages: bool = False  # any number of stages, whose layers need not divide
+    trained: bool = False  # it is `choreo train`, and has its rules
     balances: bool = False  # layers by stage can be listed
     single: tuple[str, ...] = SCHEDULES  # schedules with one chunk of layers a stage
     some_layers: bool = False  # full recomputation of some layers of a stage
@@ -157,7 +158,7 @@ ABILITIES = {
     "hai-llm": Ability(
         "HAI-LLM", SCHEDULES, (0, 1), 1, tensors=False, balances=True, modules=True, fused_attention=True
     ),
-    "choreo-train": Ability("choreo train", USUAL, uneven_stages=True),
+    "choreo-train": Ability("choreo train", USUAL, uneven_stages=True, trained=True),
     "jax": Ability("JAX", USUAL),
     "torch": Ability("PyTorch by itself", zero=(0,), tensors=False, stages=False, contexts=False),
 }
