@@ -136,9 +136,8 @@ def test_logits_are_capped_and_scaled_and_embeddings_too() -> None:
     x = built(plain)[0]._embed(tokens)
     torch.testing.assert_close(built(replace(plain, scaled_embeddings=True))[0]._embed(tokens), 8 * x)
     logits = built(plain)[0](tokens)
-    capped, scaled_down = (
-        built(replace(plain, **one))[0](tokens) for one in ({"logit_cap": 0.3}, {"logit_scale": 0.5})
-    )
+    capped = built(replace(plain, logit_cap=0.3))[0](tokens)
+    scaled_down = built(replace(plain, logit_scale=0.5))[0](tokens)
     torch.testing.assert_close(capped, 0.3 * torch.tanh(logits / 0.3))
     torch.testing.assert_close(scaled_down, 0.5 * logits)
 
