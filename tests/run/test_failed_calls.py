@@ -182,14 +182,14 @@ def test_different_calls() -> None:
 
 def late_in_every_step(comm: Communicator, call: Callable[[Communicator, float], object]) -> set[int]:
     """Rank 1 comes to every exchange of the call, each time after most of the call's time."""
-    timeout_s, prompt = 2.0, groups.all_gather_blobs
+    timeout_s, prompt = 2.0, groups.exchange_blobs
 
     def late(*given: Any) -> list[bytes]:
         time.sleep(0.7 * timeout_s)
         return prompt(*given)
 
     if comm.rank == 1:
-        groups.all_gather_blobs = late  # type: ignore[assignment]
+        groups.exchange_blobs = late  # type: ignore[assignment]
     with pytest.raises((PeerFailure, CommunicatorClosed)) as caught:  # closed: the others go on without it
         call(comm, timeout_s)
     comm.close()
