@@ -147,7 +147,7 @@ def plan(
     Without `gpus`, the plan is for all devices of the cluster. A transformer needs `seq`, the tokens per sequence.
     With every field fixed, that one plan is evaluated. ResNet-50 and DLRM have one plan: data parallelism. The search
     leaves a share `headroom` of the memory free where it can, for predictions of memory are not exact. `software` is
-    Megatron-core by default, and JAX on TPUs.
+    Megatron-core by default, JAX on TPUs and `choreo train` on this machine.
 
     >>> found = plan("llama3-8b", cluster="hgx-h100", gpus=8, global_batch=16, seq=4096, tp=8, pp=1, cp=1)
     >>> print(found.best.plan.tp, found.best.step.fits, found.cluster.network.name)

@@ -99,7 +99,8 @@ MODEL: tuple[Option, ...] = (
     click.option(
         "--software",
         metavar="NAME",
-        help="What runs it: megatron-core (default; jax on TPUs), ...; see choreo list software.",
+        help="What runs it: megatron-core (default; jax on TPUs, choreo-train on this machine), ...; see choreo list "
+        "software.",
     ),
     click.option(
         "--device",
@@ -222,7 +223,6 @@ def command(*, as_json: bool, **options: object) -> None:
         refuse_beside("a model by itself", ("model", "precision", "seq", *NUMBERS, "as_json"))
         print_model(options, as_json)
         return
-    options |= _for_this_machine(options)
     if options["vary"] is not None:
         if options["html"] is not None or options["trace"] is not None:
             raise UsageError("--html and --trace show one plan; leave out --vary, or them")
@@ -243,13 +243,6 @@ def command(*, as_json: bool, **options: object) -> None:
             echo_json(planning.to_dict() | ({} if run is None else {"run": run.to_dict()}))
         else:
             print_planning(planning, run)
-
-
-def _for_this_machine(options: dict[str, object]) -> dict[str, object]:
-    """What runs a plan on this machine unless something else is named: choreo train, in fp32."""
-    if options["cluster"] != "this-machine":
-        return {}
-    return {"software": options["software"] or "choreo-train", "precision": options["precision"] or "fp32"}
 
 
 def _packets(options: dict[str, object]) -> Packets | None:

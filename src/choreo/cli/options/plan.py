@@ -103,8 +103,10 @@ def job_arguments(options: dict[str, object]) -> JobArguments:
     if isinstance(workload, Model) and options["seq"] is None:
         raise UsageError(f"say how many tokens a sequence has: --seq {workload.max_seq or 8192}")
     device = None if options["device"] is None else str(options["device"])
-    usual = usual_program(get_cluster(str(options["cluster"])).chip(device).family)
-    default = ("bf16", usual) if transformer else ("fp16", "torch-eager")
+    family = get_cluster(str(options["cluster"])).chip(device).family
+    default = ("bf16", usual_program(family)) if transformer else ("fp16", "torch-eager")
+    if family == "cpu":
+        default = ("fp32", usual_program(family))
     return JobArguments(
         workload=workload,
         cluster=str(options["cluster"]),

@@ -66,10 +66,10 @@ GENERIC = {"torch", "pytorch", "jax", "xla"}
 def usual_program(family: str) -> str:
     """The program that transformers are usually trained with on devices of a family.
 
-    >>> usual_program("nvidia"), usual_program("google")
-    ('megatron-core', 'jax')
+    >>> usual_program("nvidia"), usual_program("google"), usual_program("cpu")
+    ('megatron-core', 'jax', 'choreo-train')
     """
-    return "jax" if family == "google" else "megatron-core"
+    return {"google": "jax", "cpu": "choreo-train"}.get(family, "megatron-core")
 
 
 def program_name(text: str) -> str:
