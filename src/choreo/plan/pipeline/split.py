@@ -22,7 +22,7 @@ from choreo.plan.layer.work import further_kinds, layer_kind
 from choreo.plan.pipeline.dual import DUAL
 from choreo.workload import Model, stage_layers
 from choreo.workload.flops import forward_flops
-from choreo.workload.legal import CHUNK_EXTRAS, even
+from choreo.workload.legal import CHUNK_EXTRAS, STAGE_EXTRAS, even
 from choreo.workload.plan import SPLITS, listed_layers
 
 __all__ = ["PipelineStage", "balanced_split", "cost_split", "layers_per_stage", "stage_list", "worth_balancing"]
@@ -252,6 +252,9 @@ def worth_balancing(
     if pp < 2 or pp > layers or stages > layers + CHUNK_EXTRAS:
         return False
     divides = even(layers, pp) and (chunks == 1 or even(layers, stages, CHUNK_EXTRAS))
+    # Mixtures have so many plans already that theirs must also have chunks that are nearly equal.
+    if not divides and not asked and model.experts and chunks > 1 and -layers % stages > STAGE_EXTRAS:
+        return False
     costs = _costs(model, seq, precision)
     balanced = _busiest(costs, layers_per_stage(model, pp, chunks, SPLITS[1], seq, precision), pp)
     if divides:
