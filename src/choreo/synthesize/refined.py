@@ -39,7 +39,7 @@ TOGETHER = 0.1
 
 def refined(problem: Problem, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
     """The best of some schedules, with messages in a better order and chunks of better sizes."""
-    if problem.size_bytes <= 0 or problem.packets is not None:
+    if problem.size_bytes <= 0:
         return
     found: list[tuple[float, int, Candidate, _Search]] = []
     for candidate in candidates:
