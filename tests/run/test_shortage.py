@@ -263,7 +263,7 @@ def test_a_choice_that_failed_is_made_again(monkeypatch: pytest.MonkeyPatch) -> 
             list_algorithms("all_reduce")
     assert len(list_algorithms("all_reduce")) == known
     chooser = choice.Chooser(11, default_constants(), {})
-    choice._profiles.cache_clear()
+    choice._choices.cache_clear()
     with monkeypatch.context() as short:
         short.setattr(choice, "build", no_memory)
         with pytest.raises(UsageError, match="no memory"):
