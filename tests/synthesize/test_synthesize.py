@@ -141,4 +141,4 @@ def test_synthesized_is_an_algorithm_of_simulate() -> None:
 
 def test_a_command_without_a_network_says_where_synthesized_schedules_come_from() -> None:
     refused = run_choreo("show", "all_gather", "-a", "synthesized", "-p", "4")
-    assert refused.code == 2 and "choreo synthesize all_gather" in refused.err
+    assert refused.code == 2 and "choreo build all_gather -a synthesized" in refused.err
