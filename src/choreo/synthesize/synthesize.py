@@ -47,6 +47,8 @@ EVENER = (0.7, 0.5)
 GENERATORS: tuple[Generator, ...] = (translated, overlapped, railed, packed, routed, matched, layered, greedy)
 # The most schedules that are refined, all of them no slower than the best by more than this factor.
 REFINED, NEARLY = 6, 1.15
+# Efforts with which nothing is refined: that takes seconds.
+UNREFINED = ("fast", "low")
 # Generators that solve no linear programs and do not try hundreds of schedules.
 FAST: tuple[Generator, ...] = (translated, greedy)
 # The generators by effort; the other efforts use all of them.
@@ -185,9 +187,9 @@ def synthesize(
     how large each rank's block is, both in any unit; "auto" finds the shares with the least bound, or more even ones if
     these are faster. With `relays`, devices without a rank may forward, add and copy: they are members of the schedule,
     after its ranks. `effort` is fast, low, medium, high or exact. Low to high limit how large a schedule may be, and
-    set the share of the bound that is enough. Fast tries only the quick generators. Exact also searches, on a small
-    network, for a schedule that is optimal in synchronous steps, and proves that it is. With `packets` schedules are
-    judged by packets through switches with finite buffers, not by flows.
+    set the share of the bound that is enough; medium and above also refine the best. Fast tries only the quick
+    generators. Exact also searches, on a small network, for a schedule that is optimal in synchronous steps, and proves
+    that it is. With `packets` schedules are judged by packets through switches with finite buffers, not by flows.
 
     >>> synthesize("all_gather", "torus(4x4, 50GB/s, 500ns)", "1MiB").algorithm
     'synthesized'
@@ -259,7 +261,7 @@ def _searched(problem: Problem, started: float) -> Synthesis:
         elif best_s > enough_s:
             tried += _timed(problem, generator, best_s, enough_s)
     best_s = min((one.time_s for one in tried), default=math.inf)
-    if best_s > enough_s and problem.effort != "fast":
+    if best_s > enough_s and problem.effort not in UNREFINED:
         tried += _timed(problem, lambda given: refined(given, _worth_refining(tried, best_s)), best_s)
     tried.sort(key=lambda one: one.time_s)
     best = min(of_library, key=lambda one: one.time_s, default=None)

@@ -59,7 +59,7 @@ class Asked:
         return any(name in ("all", SYNTHESIZED) for name in self.chosen.algorithms)
 
     def synthesized(self, size: int) -> Schedule:
-        """The schedule made for this network and size."""
+        """The schedule made for this network and size; with little effort if it is only one of all algorithms."""
         from choreo.synthesize import synthesize
 
         assert self.chosen.collective is not None
@@ -71,6 +71,7 @@ class Asked:
             size,
             ranks=self.where.all_devices(),
             root=self.chosen.root,
+            effort="medium" if SYNTHESIZED in self.chosen.algorithms else "low",
             packets=self.packets,
         )
 
