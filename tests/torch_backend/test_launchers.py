@@ -22,7 +22,7 @@ from tests.run.launch.test_launchers import command
 ROOT = Path(__file__).parent.parent.parent
 # What torch itself keeps is there after the second group, so the third must leave everything as it was.
 SCRIPT = """
-import contextlib, os, signal, socket, sys
+import contextlib, os, random, signal, socket, sys
 from datetime import timedelta
 import torch
 import torch.distributed as dist
@@ -30,6 +30,14 @@ import torch.distributed as dist
 def held():
     mine = [one for one in os.listdir("/dev/shm") if str(os.getpid()) in one]
     return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), mine
+
+def free_ports(count):
+    found = set()
+    while len(found) < count:  # below those that the system gives to other programs
+        with contextlib.suppress(OSError), socket.socket() as one:
+            one.bind(("127.0.0.1", random.randrange(10000, 20000)))
+            found.add(one.getsockname()[1])
+    return sorted(found)
 
 def group(method, rank, timeout_s=60):
     dist.init_process_group(
@@ -52,12 +60,7 @@ torch.set_num_threads(1)
 rank = int(os.environ["RANK"])
 dist.init_process_group("choreo", timeout=timedelta(seconds=60))
 use()
-ports = torch.zeros(3, dtype=torch.int64)
-with contextlib.ExitStack() as stack:
-    for at in range(3):
-        free = stack.enter_context(socket.socket())
-        free.bind(("127.0.0.1", 0))
-        ports[at] = free.getsockname()[1]
+ports = torch.tensor(free_ports(3))
 dist.broadcast(ports, 0)
 os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)  # torchrun's: with it rank 0 would not listen
 methods = [f"tcp://127.0.0.1:{port}" for port in ports.tolist()]
