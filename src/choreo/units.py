@@ -18,6 +18,7 @@ from numbers import Integral, Real
 from choreo.errors import SizeError, UsageError, excerpt
 
 __all__ = [
+    "BEYOND_MEASURE",
     "bandwidth_of",
     "counted",
     "format_bandwidth",
@@ -38,7 +39,7 @@ __all__ = [
 ]
 
 MAX_COUNTS = 100_000
-MOST = 1e300  # bytes or seconds: beyond it sums overflow
+BEYOND_MEASURE = 1e100  # bytes or seconds: products of three such are still numbers
 MOST_GAMMA = Fraction(1, 1000)  # seconds a byte: a number this large without a unit is not meant in seconds a byte
 
 _BINARY = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
@@ -84,7 +85,7 @@ def parse_time(text: str) -> float:
     if unit not in _SECONDS:
         raise SizeError(f"{text!r} is not a time: unit {unit!r} is unknown; write 5us, 500ns or 1.5ms")
     seconds = value * Fraction(_SECONDS[unit])
-    if seconds > MOST:
+    if seconds > BEYOND_MEASURE:
         raise SizeError(f"{text!r} is not a time: it is beyond all measure; write 5us, 500ns or 1.5ms")
     return float(seconds)
 
@@ -307,13 +308,13 @@ def _number(value: object, name: str, what: str, example: str) -> float:
     elif isinstance(value, Real) and not isinstance(value, bool):
         with contextlib.suppress(OverflowError):
             number = float(value)
-    if not 0 <= number <= MOST:
+    if not 0 <= number <= BEYOND_MEASURE:
         raise UsageError(f"{name} must be {what}, or text like {example!r}, not {excerpt(value)}")
     return number
 
 
 def _rate(text: str, rate: Fraction, what: str) -> float:
-    if not 0 < rate < Fraction(10) ** 300:
+    if not 0 < rate <= BEYOND_MEASURE:
         raise SizeError(f"{text!r} is not {what}: it must be more than zero and not beyond all measure")
     return float(rate)
 

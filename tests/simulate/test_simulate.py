@@ -334,5 +334,5 @@ def test_a_hierarchical_schedule_for_a_topology_is_the_suggested_one() -> None:
 
 
 def test_a_link_that_could_carry_more_than_any_number() -> None:
-    found = simulate(build("all_gather", "ring", 2), "ring(2, 50GB/s, 1e300s)", 1024)
-    assert found.utilisation.tolist() == [0.0, 0.0]
+    found = simulate(build("all_gather", "ring", 2), "ring(2, 50GB/s, 1e100s)", 1024)
+    assert found.utilisation.max() < 1e-100

@@ -27,11 +27,10 @@ from choreo.errors import UsageError, shown
 from choreo.results import Result, plain, result
 from choreo.topology import Topology, devices_of, get_topology
 from choreo.topology.graph import Bools, Ints
-from choreo.units import counted, format_bytes, format_time, size_of
+from choreo.units import BEYOND_MEASURE, counted, format_bytes, format_time, size_of
 
 __all__ = ["Bound", "Cut", "bound"]
 
-MOST_SECONDS = 1e300
 MOST_WEIGHT = 1 << 31
 
 # What a fraction refers to: the whole vector, or one rank's share of it.
@@ -179,7 +178,7 @@ def bound(
     if unit == SHARE:
         unit_bytes /= len(by_rank)
     bandwidth_bound_s = fraction * unit_bytes / 10**9
-    if not (bandwidth_bound_s < MOST_SECONDS and distance.latency_s < MOST_SECONDS):
+    if not (bandwidth_bound_s <= BEYOND_MEASURE and distance.latency_s <= BEYOND_MEASURE):
         raise UsageError(f"{collective} takes longer than can be counted on {topology.name}; use numbers of this world")
     scale = fraction / proof.fraction if proof.fraction else Fraction(1)
     crossing = found.crossing.greatest(proof.sets, scale * unit_bytes)

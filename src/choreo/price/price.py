@@ -10,7 +10,7 @@ from choreo.errors import UsageError, shown
 from choreo.price.profile import Profile, Terms, profile
 from choreo.results import Result, result
 from choreo.schedule import Schedule, algorithm_label
-from choreo.units import bandwidth_of, counted, format_bytes, format_time, gamma_of, size_of, time_of
+from choreo.units import BEYOND_MEASURE, bandwidth_of, counted, format_bytes, format_time, gamma_of, size_of, time_of
 
 __all__ = ["CostModel", "Price", "check_cost_model", "price", "price_of"]
 
@@ -172,7 +172,7 @@ def price_of(counted: Profile, size_bytes: float | str, cost_model: CostModel) -
         max_fan_in=counted.max_fan_in,
         axes=counted.axes,
     )
-    if not math.isfinite(cost.total_s):
+    if not cost.total_s <= BEYOND_MEASURE:
         raise UsageError(
             f"{counted.algorithm} takes longer than can be counted with {cost_model}; use numbers of this world"
         )

@@ -12,7 +12,7 @@ from choreo.errors import UsageError
 from choreo.schedule import Schedule, check_schedule
 from choreo.simulate.flows.switches import switch_nodes
 from choreo.topology import Topology, devices_of
-from choreo.units import counted, size_of, time_of
+from choreo.units import BEYOND_MEASURE, counted, size_of, time_of
 
 __all__ = ["Job", "Placed", "are_few", "placed"]
 
@@ -68,7 +68,7 @@ def placed(job: Job, topology: Topology, gamma_s_per_byte: float) -> Placed:
     total = schedule.contract.total_bytes(size_bytes, schedule.ranks)
     with np.errstate(over="ignore"):
         gamma = gamma_s_per_byte * topology.slowdown[node]
-    if not np.isfinite(gamma).all():
+    if not (gamma <= BEYOND_MEASURE).all():
         raise UsageError(f"to reduce a byte takes longer than can be counted on {topology.name}; use a smaller gamma")
     if schedule.switches:
         node = np.concatenate((node, switch_nodes(schedule, node, topology)))

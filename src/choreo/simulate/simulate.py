@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from choreo.simulate.packets import backend as packets_backend
 from choreo.simulate.packets.engine import run_packets
 from choreo.simulate.result import Simulation
 from choreo.topology import Topology, get_topology
-from choreo.units import gamma_of
+from choreo.units import BEYOND_MEASURE, gamma_of
 
 __all__ = ["simulate", "simulate_together"]
 
@@ -107,7 +106,7 @@ def simulate_together(
             f"{first.collective} by {first.algorithm} over {first.ranks} ranks takes more memory than there is; use "
             "fewer ranks or chunks"
         ) from None
-    if not math.isfinite(found.time_s):
+    if not found.time_s <= BEYOND_MEASURE:
         raise UsageError(
             f"{found.algorithm} takes longer than can be counted on {network.name}; use numbers of this world"
         )

@@ -6,7 +6,6 @@ kind. Bandwidth is per link and direction; through a switch a message takes two 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,6 +20,7 @@ from choreo.units import bandwidth_of, rate_of, time_of
 __all__ = [
     "Block",
     "check_links",
+    "check_oversubscribed",
     "fully_connected",
     "graph",
     "line",
@@ -33,7 +33,8 @@ __all__ = [
 ]
 
 MAX_LINKS = 1 << 26
-LEAST, MOST = 1e-300, 1e300  # limits of a bandwidth or latency
+LEAST, MOST = 1e-100, 1e100  # limits of a bandwidth or latency: products of three are still numbers
+MOST_OVERSUBSCRIBED = 1e9
 # The memory of a link and of a named node, intermediate arrays included.
 LINK_BYTES, NODE_BYTES = 160, 400
 
@@ -155,8 +156,7 @@ def switch(
     1
     """
     bandwidth_bytes_per_s, latency_s = link_figures(size, bandwidth_bytes_per_s, latency_s)
-    if not (math.isfinite(oversubscribed) and oversubscribed >= 1):
-        raise UsageError(f"a switch is oversubscribed by a factor of at least 1, not {oversubscribed:g}")
+    check_oversubscribed(oversubscribed)
     if size == 1:
         return plain_block("switch", 1, 0, Links.join([]), _nowhere, reduces=reduces)
     port, narrow = np.arange(size), oversubscribed > 1
@@ -251,6 +251,14 @@ def one_link(bandwidth_bytes_per_s: float | str, latency_s: float | str, of: str
         if figure and not LEAST <= figure <= MOST:
             raise UsageError(f"{of}{name} is {figure:g}, which no link has; it is 0, or from {LEAST:g} to {MOST:g}")
     return bandwidth, latency
+
+
+def check_oversubscribed(factor: float) -> None:
+    """Refuse a factor by which no switch is oversubscribed."""
+    if not factor >= 1:
+        raise UsageError(f"a switch is oversubscribed by a factor of at least 1, not {factor:g}")
+    if factor > MOST_OVERSUBSCRIBED:
+        raise UsageError(f"a switch is oversubscribed by a factor of at most {MOST_OVERSUBSCRIBED:g}, not {factor:g}")
 
 
 def message_figures(overhead_s: float | str, message_rate: float | str | None, of: str = "") -> tuple[float, float]:

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from choreo.errors import UsageError
-from choreo.topology.blocks import Block, link_figures, plain_block
+from choreo.topology.blocks import Block, check_oversubscribed, link_figures, plain_block
 from choreo.topology.graph import Floats, Ints, Links, Paths, hashed_index
 
 __all__ = ["fat_tree", "fat_tree_links"]
@@ -33,10 +33,9 @@ def fat_tree(
     """
     size = math.prod(sizes)
     bandwidth_bytes_per_s, latency_s = link_figures(min(sizes), bandwidth_bytes_per_s, latency_s)
-    if spines < 1 or not (math.isfinite(oversubscribed) and oversubscribed >= 1):
-        raise UsageError(
-            f"a fat tree has at least 1 spine and is oversubscribed by at least 1, not {spines} and {oversubscribed:g}"
-        )
+    if spines < 1:
+        raise UsageError(f"a fat tree has at least 1 spine, not {spines}")
+    check_oversubscribed(oversubscribed)
     tree = _Tree(tuple(sizes), spines)
     link_figures(size, bandwidth_bytes_per_s, latency_s, links=tree.num_links)
     parts = [Links.uniform(*ends, bandwidth_bytes_per_s, latency_s) for ends in tree.at_ports()]
