@@ -103,6 +103,11 @@ def test_shares_are_whole_and_sizes_total() -> None:
     assert case_of("barrier", 4, 8).size_bytes == 0
 
 
+def test_sizes_that_are_rounded_to_one_are_measured_once() -> None:
+    found = choreo.bench("all_reduce", 2, [0, 1, 4, 7, 8], rounds=1, iterations=1, warmup=0)
+    assert [row.size_bytes for row in found.results] == [4, 8]
+
+
 def test_figures() -> None:
     row = Measurement(Case("all_reduce", 4, 250), "ring", 1e-6, 0, 2e-6, {"gloo": 3e-6})
     assert row.algbw_bytes_per_s == pytest.approx(1e9)

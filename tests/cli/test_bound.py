@@ -116,7 +116,7 @@ def test_what_a_person_reads() -> None:
         "",
         "bandwidth    587 us  7/2 by links of 50.0 GB/s, or 7/100 per GB/s, × 8 MiB (a share)",
         "latency     4.00 us  from 0 to 4, the farthest apart",
-        "both         588 us  a cut's bandwidth, plus 1.00 us to reach it and go on, at least ← binds",
+        "both         588 us  the bandwidth of a cut, and at least 1.00 us before and after it ← binds",
         "",
         "All devices but 0 can send only through 2 links, 100 GB/s together, and 7 shares of 8 MiB must leave them.",
     ]

@@ -8,6 +8,7 @@ from typing import TypedDict
 
 import pytest
 
+from choreo.units import format_time
 from tests.helpers.command import run_choreo
 
 JOB = ("--cluster", "hgx-h100", "--gpus", "16", "--global-batch", "32", "--seq", "4096")
@@ -319,3 +320,21 @@ def test_a_plan_without_the_headroom_asked_for_says_so() -> None:
     roomy, tight = (run_choreo("plan", *job, "--headroom", share).out for share in ("10%", "90%"))
     assert "the chance that" not in roomy
     assert "no plan leaves 90 % free; the chance that this one fits is 100 %" in " ".join(tight.split())
+
+
+@pytest.mark.parametrize("view", ["--simulate", "--traffic"])
+def test_the_run_is_in_every_view(view: str) -> None:
+    job = ("plan", "llama3-8b", *JOB, *FIXED, "--tokens", "1T", "--mtbf", "50000h")
+    plain, seen = run_choreo(*job), run_choreo(*job, view)
+    run = [line for line in plain.out.splitlines() if line.startswith(("run ", "        goodput"))]
+    assert len(run) == 2
+    assert [line for line in seen.out.splitlines() if line in run] == run
+    assert json.loads(run_choreo(*job, view, "--json").out)["run"] == json.loads(run_choreo(*job, "--json").out)["run"]
+
+
+def test_what_the_simulated_part_leaves_out_is_said() -> None:
+    ran = run_choreo("plan", "llama3-8b", *JOB, *FIXED, "--simulate")
+    step_s = json.loads(run_choreo("plan", "llama3-8b", *JOB, *FIXED, "--json").out)["plans"][0]["step_time_s"]
+    left = step_s - json.loads(run_choreo("plan", "llama3-8b", *JOB, *FIXED, "--simulate", "--json").out)["estimated_s"]
+    assert left > 0
+    assert f"without {format_time(left)} for stragglers)" in ran.out

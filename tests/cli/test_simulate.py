@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.cli import mistake
 from tests.helpers.command import run_choreo
 
 DATA = Path(__file__).parents[1] / "data"
@@ -332,3 +333,11 @@ def test_the_page_shows_queues() -> None:
     assert queues[0]["name"] == "switch0 → 0"
     assert max(queues[0]["bytes"]) == queues[0]["peak_bytes"] > 1 << 20
     assert simulation_data(simulate(build("reduce", "linear", 4), "switch(4)", 8))["queues"] == []
+
+
+def test_a_root_that_is_no_rank_is_refused_once() -> None:
+    for algorithm in ("all", "mst,ring"):
+        for arguments in (("simulate", "broadcast", *RING), ("price", "broadcast", "--ranks", "8")):
+            names = [word for name in algorithm.split(",") for word in ("-a", name)]
+            told = mistake(*arguments, "--size", "1MiB", "--root", "8", *names)
+            assert told == "root 8 is not a rank: with 8 ranks it must be 0 to 7"

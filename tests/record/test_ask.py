@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -256,6 +257,9 @@ def test_commands(store: Path) -> None:
     rows = fine("record", "sql", "--oltp", "select count(*) as n from result", *where, "--json").json
     assert rows == [{"n": 36}]
     assert "no rows" in fine("record", *where, "sql", "--oltp", "select * from run where id = 0").out
+    for options in [["--oltp"], *([[]] if find_spec("duckdb") else [])]:
+        said = mistake("record", "sql", *options, "select * from results", *where)
+        assert "select from result, which has every number, or compared" in said
     assert "'selct' cannot be answered" in mistake("record", "sql", "--oltp", "selct", *where)
     assert "there is no store in" in mistake("record", "--store", str(store / "nowhere"))
     assert "did you mean 'sql'" in mistake("record", "sq")

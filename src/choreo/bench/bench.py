@@ -103,8 +103,8 @@ def measure(
             return measure(options, session=started, each=each, say=say)
     rows: list[Measurement] = []
     said = 0
-    for size in options.sizes if options.collective != "barrier" else (0,):
-        for row in _rows(options, session, size):
+    for case in _cases(options):
+        for row in _rows(options, session, case):
             rows.append(row)
             if each is not None:
                 each(row)
@@ -115,8 +115,15 @@ def measure(
     return Benchmark(options, tuple(rows), tuple(session.missing), session.busy_cores)
 
 
-def _rows(options: BenchOptions, session: BenchSession, size: int) -> Iterator[Measurement]:
-    case = case_of(options.collective, options.ranks, size, dtype=options.dtype, op=options.op, root=options.root)
+def _cases(options: BenchOptions) -> Iterable[Case]:
+    """A case for each size; sizes that are rounded to the same one are measured once."""
+    return dict.fromkeys(
+        case_of(options.collective, options.ranks, size, dtype=options.dtype, op=options.op, root=options.root)
+        for size in options.sizes
+    )
+
+
+def _rows(options: BenchOptions, session: BenchSession, case: Case) -> Iterator[Measurement]:
     ours = [session.ours(case.collective, name, registered=options.registered) for name in options.algorithms()]
     theirs = {name: Contestant(name, processes) for name, processes in session.peers.items()}
     for name in list(theirs):

@@ -56,6 +56,13 @@ def test_what_runs_is_what_the_plan_sends() -> None:
     assert ("all_reduce", 2) in shares and ("recv", 2) in shares
 
 
+def test_nobody_waits_for_less_than_times_are_exact_to() -> None:
+    found = simulated(pp=4, interleave=2).run
+    waits = [one.waiting_s for one in found.exposed]
+    assert all(wait == 0 or wait > 1e-9 * found.time_s for wait in waits)
+    assert max(waits) > 0  # a stage waits for the one before
+
+
 def test_experts_send_to_each_other() -> None:
     found = simulated("mixtral-8x7b", "hgx-h100:2", 32, tp=1, pp=4, ep=4, zero=1)
     assert "all_to_all" in {one.collective for one in found.run.exposed}

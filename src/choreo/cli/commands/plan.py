@@ -137,7 +137,7 @@ MODEL: tuple[Option, ...] = (
     click.option(
         "--simulate",
         is_flag=True,
-        help="Also simulate the best plan's step on the topology, with collectives sharing links.",
+        help="Simulate the best plan's step on the topology, with collectives sharing links, beside the estimate.",
     ),
     click.option("--html", type=NewFile(), metavar="FILE", help="Write a page: timeline, memory, what if."),
     click.option(
@@ -196,6 +196,7 @@ def command(*, as_json: bool, **options: object) -> None:
     from choreo.cli.output.plan.parameter_server import print_parameter_server
     from choreo.cli.output.plan.planning import print_planning
     from choreo.cli.output.plan.traffic import print_traffic
+    from choreo.cli.output.plan.training_run import with_run
     from choreo.cli.output.plan.vary import print_varied
 
     if options["validate"] is not None:
@@ -236,11 +237,11 @@ def command(*, as_json: bool, **options: object) -> None:
         if options["simulate"]:
             from choreo.cli.output.plan.simulation import print_simulated
 
-            print_simulated(planning, packets, as_json)
+            print_simulated(planning, run, packets, as_json)
         elif options["traffic"]:
-            print_traffic(planning, as_json)
+            print_traffic(planning, run, as_json)
         elif as_json:
-            echo_json(planning.to_dict() | ({} if run is None else {"run": run.to_dict()}))
+            echo_json(with_run(planning.to_dict(), run))
         else:
             print_planning(planning, run)
 

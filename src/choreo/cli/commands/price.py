@@ -117,7 +117,7 @@ def _profiles(chosen: ScheduleOptions, ranks: int | None, ports: str, cores: int
 
     if chosen.schedule is not None:
         return [profile(checked(chosen.build(ranks)), ports, cores=cores)]
-    candidates = chosen.candidates()
+    candidates = chosen.candidates(ranks)
     ranks = chosen.need_ranks(ranks)
     if len(candidates) == 1:
         return [profile(trusted(candidates[0], ranks), ports, cores=cores)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from choreo.cli.command import Command, grouped
 from choreo.cli.options.common import json_option, rank_range_option
 from choreo.cli.options.schedule import ScheduleOptions, schedule_options
 from choreo.cli.output.text.table import echo_json, echo_line
-from choreo.cli.progress import Progress
+from choreo.cli.progress import Progress, waiting
 from choreo.errors import AlgorithmError, ContradictionError, ProofError, RefusedError, ScheduleError, UsageError, shown
 from choreo.units import counted
 
@@ -82,7 +83,8 @@ def _prove_file(chosen: ScheduleOptions, ranks: list[int] | None, exact: bool, t
         tally.fail(error.about, error)
         return
     try:
-        tally.proofs.append(prove(schedule, exact=exact or None))
+        with waiting("proving"):
+            tally.proofs.append(prove(schedule, exact=exact or None))
     except ProofError as error:
         about = {"collective": schedule.collective, "algorithm": schedule.algorithm, "ranks": schedule.ranks}
         tally.fail(about, error)
@@ -99,7 +101,8 @@ def _prove_grid(candidates: list[ScheduleOptions], ranks: list[int], exact: bool
             about: dict[str, object] = {"collective": candidate.collective, "algorithm": candidate.algorithms[0]}
             about["ranks"] = count
             try:
-                tally.proofs.append(prove(candidate.build(count), exact=exact or None))
+                with waiting("proving") if alone else nullcontext():  # of several, it says how many are done
+                    tally.proofs.append(prove(candidate.build(count), exact=exact or None))
             except ProofError as error:
                 tally.fail(about, error)
             except RefusedError as error:

@@ -97,17 +97,18 @@ class ScheduleOptions:
             return parse_axes(self.axes).ranks
         raise UsageError("say how many ranks: --ranks P")
 
-    def candidates(self) -> list[ScheduleOptions]:
+    def candidates(self, ranks: int | None = None) -> list[ScheduleOptions]:
         """One for each algorithm asked for; without names, for every algorithm of the collective, or of all.
 
-        Without names, each algorithm takes the options it knows.
+        Without names, each algorithm takes the options it knows. The root must be below `ranks`,
+        where that is known.
         """
         from choreo.algorithms import get_algorithm, list_algorithms
         from choreo.collectives import get_collective
 
         self.check_collective()
         if self.collective is not None and self.root is not None:
-            get_collective(self.collective).check_root(self.root, self.root + 1)  # is there a root at all
+            get_collective(self.collective).check_root(self.root, self.root + 1 if ranks is None else ranks)
         if self.collective is not None and self.named:
             for name in self.named:
                 get_algorithm(self.collective, name)

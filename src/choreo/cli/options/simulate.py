@@ -132,7 +132,7 @@ class Asked:
             return [] if self.synthesizes else [self.schedule(0)]
         found = []
         named = replace(self.chosen, algorithms=tuple(name for name in self.chosen.named if name != SYNTHESIZED))
-        for candidate in named.candidates():
+        for candidate in named.candidates(self.where.ranks):
             try:
                 schedule = self._built(candidate)
                 _check_length(schedule)

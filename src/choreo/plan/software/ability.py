@@ -82,7 +82,7 @@ class Ability:
         if not self.experts_alone and "sequence_parallel" not in fixed:
             rules.append(
                 (
-                    f"experts and tensors cut without sequence parallelism, as {self.name} does not",
+                    f"ep beside tp without sequence parallelism, which {self.name} requires",
                     lambda t: (t["ep"] == 1) | (t["tp"] == 1) | (t["sequence_parallel"] == 1),
                 )
             )

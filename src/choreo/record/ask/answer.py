@@ -10,6 +10,10 @@ from choreo.errors import UsageError, short
 
 __all__ = ["Answer", "Engine", "refused"]
 
+TABLES = (
+    "select from result, which has every number, or compared, predictions beside measurements; the tables under them "
+    "are run, machine, case_, prediction, measurement, constants, task and artifact (docs/reference/store.md)"
+)
 # Answers a query with its columns and rows.
 Engine = Callable[[str, Sequence[Any]], "Answer"]
 
@@ -32,5 +36,6 @@ def refused(text: str, error: Exception) -> Exception:
     reason = " ".join(str(error).split())
     if "readonly" in reason or "not authorized" in reason or "read-only" in reason:
         return UsageError(f"{short(text)!r} would write, and the store is only read here; write select ...")
-    names = "; the tables and views are in docs/reference/store.md, and result has most" if "no such" in reason else ""
+    unknown = "no such" in reason or "does not exist" in reason  # SQLite's words, and DuckDB's
+    names = f"; {TABLES}" if unknown else ""
     return UsageError(f"{short(text)!r} cannot be answered: {reason}{names}")

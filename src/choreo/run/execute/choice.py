@@ -15,6 +15,7 @@ from choreo.price import Profile, profile
 from choreo.price.price import price_of
 from choreo.run.execute.constants import Constants, default_constants
 from choreo.run.execute.host_price import host_profile
+from choreo.units import counted, format_bandwidth, format_time
 
 __all__ = ["Chooser", "forced_algorithms", "forced_by_environment", "load_algorithms"]
 
@@ -78,7 +79,7 @@ class Chooser:
         get_collective(collective)
         if isinstance(size_bytes, bool) or not isinstance(size_bytes, Real) or not 0 <= size_bytes < 2**63:
             raise UsageError(f"the size must be a number of bytes, not {excerpt(size_bytes)}")
-        what = f"{collective} of {size_bytes} bytes over {self.world_size} ranks"
+        what = f"{collective} of {size_bytes} bytes over {counted(self.world_size, 'rank')}"
         ranked = self.ranked(collective, size_bytes)
         prices = "\n".join(f"  {name}: {time * 1e6:.1f} us" for time, name in ranked)
         forced = self.forced.get(collective)
@@ -86,7 +87,11 @@ class Chooser:
             mark = "" if get_algorithm(collective, forced).same_bits else ", though ranks may get different bits"
             return f"{what}: {forced}, because CHOREO_ALGORITHM says so{mark}; priced without it:\n{prices}"
         model = self.constants.cost_model_for(size_bytes, self.world_size)
-        return f"{what}: {ranked[0][1]}, the cheapest by price with rank 0's {model}:\n{prices}"
+        constants = (
+            f"alpha {format_time(model.alpha_s)}, {format_bandwidth(model.bandwidth_bytes_per_s)}, "
+            f"gamma {model.gamma_s_per_byte:g} s/byte"
+        )
+        return f"{what}: {ranked[0][1]}, the cheapest by price with rank 0's constants ({constants}):\n{prices}"
 
     def to_json(self) -> bytes:
         """What rank 0 sends to the others, so that they choose alike."""

@@ -191,6 +191,7 @@ class WorkloadSimulation(Result):
             name: np.bincount(key, values * copies, minlength=keys.shape[1]) / max(self.ranks, 1)
             for name, values in columns.items()
         }
+        sums["waiting_s"][sums["waiting_s"] <= self.time_s * ROUNDING] = 0.0
         found = []
         for at, (number, ranks) in enumerate(keys.T.tolist()):
             label = COLLECTIVES[number] if number >= 0 else NodeKind(-number).name.lower()

@@ -249,7 +249,7 @@ RULES = (
         _tell_sequence,
     ),
     Rule(
-        "experts cut otherwise than tensors, without sequence parallelism",
+        "etp other than tp without sequence parallelism",
         "etp",
         lambda r, t: (t["sequence_parallel"] == 1) | (t["tp"] == 1) | (t["etp"] == 0) | (t["etp"] == t["tp"]),
         _tell_width,

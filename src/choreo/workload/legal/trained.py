@@ -32,7 +32,7 @@ def _rule(
 
 TRAINED = (
     _rule(
-        "experts cut otherwise than tensors",
+        "etp other than tp",
         "etp",
         lambda r, t: (t["etp"] == 0) | (t["etp"] == t["tp"]),
         lambda r, plan: f"choreo train cuts experts as tensors, by tp {plan.tp}, not by etp {plan.etp}; etp 0",

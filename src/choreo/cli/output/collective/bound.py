@@ -31,7 +31,7 @@ def print_bound(found: Bound, topology: Topology) -> None:
     _line("bandwidth", found.bandwidth_bound_s, found.binds == "bandwidth", _fraction(found))
     _line("latency", found.latency_bound_s, found.binds == "latency", _way(found, topology))
     if found.crossing_latency_s:
-        least = f"a cut's bandwidth, plus {format_time(found.crossing_latency_s)} to reach it and go on, at least"
+        least = f"the bandwidth of a cut, and at least {format_time(found.crossing_latency_s)} before and after it"
         _line("both", found.crossing_bound_s, found.binds == "bandwidth and latency", least)
     for sentence in _sentences(found, topology):
         click.echo()

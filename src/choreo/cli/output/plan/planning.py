@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from choreo.cli.output.plan.training_run import print_run
 from choreo.cli.output.text.table import Column, echo_line, echo_note, echo_table, width
-from choreo.show.plan.words import kernels, limits, plan_words, run_words, title
+from choreo.show.plan.words import kernels, limits, plan_words, title
 from choreo.units import format_bytes, format_time
 
 if TYPE_CHECKING:
@@ -28,13 +29,12 @@ def print_planning(planning: Planning, run: TrainingRun | None = None) -> None:
         echo_note(f"note: {warning}")
     click.echo()
     _print_best(planning)
-    if run is not None:
-        _print_run(run)
+    print_run(run)
     if len(planning.plans) > 1 or planning.considered > 1:
         click.echo()
         _print_table(planning)
         if planning.equal > 1:
-            echo_line(f"the first {planning.equal} are equal, as far as such predictions can tell")
+            echo_line(f"the first {planning.equal} differ by less than the error of such predictions")
     _print_ruled_out(planning)
     if planning.job is not None:
         _print_launch(planning.job, planning.best.plan)
@@ -68,11 +68,6 @@ def _print_best(planning: Planning) -> None:
     elif planning.job is not None and step.memory_bytes > planning.job.room_bytes:
         asked = f"{100 * planning.job.headroom:.3g} %"
         _line("", f"no plan leaves {asked} free; the chance that this one fits is {100 * step.fits_chance:.0f} %")
-
-
-def _print_run(run: TrainingRun) -> None:
-    for label, words in zip(("run", ""), run_words(run), strict=False):
-        _line(label, words)
 
 
 def _sure(step: Step) -> str:

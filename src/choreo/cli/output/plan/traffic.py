@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from choreo.cli.output.plan.training_run import print_run, with_run
 from choreo.cli.output.text.table import Column, echo_json, echo_line, echo_table
 from choreo.errors import UsageError
 from choreo.show.plan.words import plan_words, title
@@ -15,12 +16,13 @@ from choreo.units import format_bandwidth, format_bytes, format_time
 if TYPE_CHECKING:
     from choreo.plan import Planning
     from choreo.plan.traffic import Balance, CollectiveTraffic
+    from choreo.plan.training_run import TrainingRun
     from choreo.workload import Plan
 
 __all__ = ["print_traffic"]
 
 
-def print_traffic(planning: Planning, as_json: bool) -> None:
+def print_traffic(planning: Planning, run: TrainingRun | None, as_json: bool) -> None:
     """What the best plan sends, and whether the links inside a server keep up with those between."""
     from choreo.plan.traffic import balance, traffic
 
@@ -29,10 +31,11 @@ def print_traffic(planning: Planning, as_json: bool) -> None:
     best = planning.best.plan
     rows, weighed = traffic(planning.job, best), balance(planning.job, best)
     if as_json:
-        echo_json(_document(best, rows, weighed))
+        echo_json(with_run(_document(best, rows, weighed), run))
         return
     echo_line(title(planning))
     echo_line(plan_words(best))
+    print_run(run)
     click.echo()
     _print_rows(rows)
     if weighed is not None:

@@ -57,7 +57,7 @@ function table(chosen, choose) {
   });
   find("choice-note").textContent = data.considered > 1
     ? `of ${data.considered.toLocaleString("en")} considered, one for each way to divide the devices; click one to see it` : "the plan you asked for";
-  if (data.equal > 1) find("choice-note").textContent += `; the first ${data.equal} are equal, as far as such predictions can tell`;
+  if (data.equal > 1) find("choice-note").textContent += `; the first ${data.equal} differ by less than the error of such predictions`;
 }
 
 function breakdown(bar, list, parts, total, format) {
