@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,8 +24,9 @@ from choreo.plan.pipeline import simulate_pipeline
 from choreo.plan.pipeline.dual import DUAL
 from choreo.workload import Plan, stage_layers
 from tests.oracles.plan_memory import copies, gathered_bytes, held_parameters, reduced_bytes, stage_memory
+from tests.oracles.plan_overlap import backward_exposed, forward_exposed
 
-__all__ = ["OracleStep", "backward_exposed", "forward_exposed", "oracle_step"]
+__all__ = ["OracleStep", "oracle_step"]
 
 
 @dataclass(frozen=True)
@@ -242,44 +243,6 @@ def _layer_times(job: TrainingJob, plan: Plan, work: LayerWork, gain: float) -> 
     weight = took["wgrad"] * (backward / running if running else 1.0)
     waiting = idle + (0.0 if job.device.busy_sending else sum(exposed.values()))
     return _Times(forward, backward, weight, waiting, products, exposed)
-
-
-def forward_exposed(compute_s: Sequence[float], gather_s: Sequence[float], ahead: int | None = None) -> float:
-    """Seconds that a forward pass waits for its parameters."""
-    lane = done = 0.0
-    ends: list[float] = []
-    for index, (compute, gather) in enumerate(zip(compute_s, gather_s, strict=True)):
-        if ahead is not None and index >= ahead:
-            lane = max(lane, ends[index - ahead])
-        lane += gather
-        done = max(done, lane) + compute
-        ends.append(done)
-    return done - sum(compute_s)
-
-
-def backward_exposed(
-    compute_s: Sequence[float], reduce_s: Sequence[float], gather_s: Sequence[float] = (), ahead: int | None = None
-) -> float:
-    """Seconds that a backward pass waits, to the end of its last reduction; lists are in order of the forward pass."""
-    count = len(compute_s)
-    most = count if ahead is None else ahead
-    lane = done = 0.0
-    ready = dict.fromkeys(range(count), 0.0)
-    ends: list[float] = []
-    asked = 0
-    for step in range(count):
-        layer = count - 1 - step
-        while gather_s and asked < min(count, step + most):
-            if asked >= most:
-                lane = max(lane, ends[asked - most])
-            lane += gather_s[count - 1 - asked]
-            ready[count - 1 - asked] = lane
-            asked += 1
-        done = max(done, ready[layer]) + compute_s[layer]
-        ends.append(done)
-        if reduce_s[layer] > 0:
-            lane = max(lane, done) + reduce_s[layer]
-    return max(done, lane) - sum(compute_s)
 
 
 def _units(stage: list[list[str]], works: Mapping[str, LayerWork], times: Mapping[str, _Times]) -> list[_Unit]:

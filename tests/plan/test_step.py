@@ -22,7 +22,7 @@ from choreo.plan.software import get_software
 from choreo.plan.step import evaluate
 from choreo.workload import Plan
 from tests.helpers.step import GPT, LLAMA, step
-from tests.oracles import plan as oracle
+from tests.oracles import plan_overlap
 
 
 def test_parts_add_up_to_the_step() -> None:
@@ -173,9 +173,9 @@ def test_columns_of_layers_are_as_one_after_another(
         one, sent, got = ([float(times[plan]) for times in rows] for rows in (compute, reduce, gather))
         assert [float(exposed[plan]) for exposed in found] == pytest.approx(
             [
-                oracle.forward_exposed(one, got, ahead),
-                oracle.backward_exposed(one, sent),
-                oracle.backward_exposed(one, sent, got, ahead),
+                plan_overlap.forward_exposed(one, got, ahead),
+                plan_overlap.backward_exposed(one, sent),
+                plan_overlap.backward_exposed(one, sent, got, ahead),
             ]
         )
 
