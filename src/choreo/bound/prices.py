@@ -101,10 +101,10 @@ def _solution(network: FlowNetwork, demand: Demand) -> tuple[Floats, Floats] | N
     # The net flow of each commodity into a node is its demand; the equation at the source follows from the others.
     kept = np.ones((count, network.nodes), np.bool_)
     kept[np.arange(count), sources] = False
-    gains = csr_array(kron(np.eye(count), gained))[np.flatnonzero(kept.reshape(-1))]
+    gains = csr_array(kron(coo_array(np.eye(count)), gained))[np.flatnonzero(kept.reshape(-1))]
     gains = hstack((gains, csr_array((gains.shape[0], 1))))
     capacity = (network.relative / network.relative.min())[:, None]
-    loads = hstack((kron(np.ones((1, count)), np.eye(links)), csr_array(-capacity)))
+    loads = hstack((kron(coo_array(np.ones((1, count))), coo_array(np.eye(links))), csr_array(-capacity)))
     cost = np.zeros(count * links + 1)
     cost[-1] = 1.0
     limits = (csr_array(loads), np.zeros(links), csr_array(gains), wanted[kept])
