@@ -16,6 +16,7 @@ import pytest
 from choreo.errors import ChoreoError, PeerFailure
 from choreo.run.messages.matching import Matcher, MessageWork, Receive, Send
 from choreo.run.messages.sockets import SocketMessages
+from choreo.run.transport.nonblocking_handshake import NonblockingClient
 from choreo.run.transport.peer_info import PeerInfo
 from choreo.run.transport.strangers import Strangers
 
@@ -162,6 +163,29 @@ def test_a_rank_that_was_dropped_among_strangers_is_not_dead(
     x = np.empty(3)
     sides[1].receive(x, 1).wait()
     assert (x == 1).all() and next(drops, None) is None
+
+
+def test_a_rank_that_is_slow_after_its_proof_is_not_dead(sides: list[Side], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one is that was stopped there: it thinks that it is connected, and what it sends next must arrive."""
+    monkeypatch.setattr("choreo.run.messages.incoming.HANDSHAKE_S", 0.1, raising=False)
+    monkeypatch.setattr("choreo.run.transport.strangers.HANDSHAKE_S", 0.1)
+    slept, feed = threading.Event(), NonblockingClient.feed
+
+    def slow(self: NonblockingClient, data: bytes) -> bytes:
+        answer = feed(self, data)
+        if self.done:
+            time.sleep(0.5)
+            slept.set()
+        return answer
+
+    monkeypatch.setattr(NonblockingClient, "feed", slow)
+    start(sides)
+    sides[0].send(np.ones(3), 1).wait()
+    x = np.empty(3)
+    work = sides[1].receive(x, 1)
+    work.wait()
+    assert (x == 1).all() and slept.is_set()
+    assert not sides[0].lost and not sides[1].lost
 
 
 def test_what_nobody_asked_for_is_kept_up_to_a_bound(sides: list[Side], monkeypatch: pytest.MonkeyPatch) -> None:

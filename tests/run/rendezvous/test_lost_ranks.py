@@ -56,6 +56,34 @@ def test_a_rank_killed_before_all_have_come(port: int) -> None:
     victim.outcome()
 
 
+def join_late(rank: int, world_size: int, port: int) -> object:
+    """Proves itself at once, and says who it is a second later."""
+    say = CoordinatorConnection.send
+
+    def say_late(self: CoordinatorConnection, kind: FrameKind, payload: bytes, deadline: Deadline) -> None:
+        time.sleep(1.0 if kind == FrameKind.JOIN else 0.0)
+        say(self, kind, payload, deadline)
+
+    CoordinatorConnection.send = say_late  # type: ignore[method-assign]
+    return join(rank, world_size, port)
+
+
+def join_quickly(**how: object) -> object:
+    import choreo.run.rendezvous.server
+    import choreo.run.transport.strangers
+
+    choreo.run.rendezvous.server.HANDSHAKE_S = 0.2  # type: ignore[attr-defined]
+    choreo.run.transport.strangers.HANDSHAKE_S = 0.2  # type: ignore[attr-defined]
+    return join(**how)  # type: ignore[arg-type]
+
+
+def test_a_rank_that_is_slow_after_its_proof_is_waited_for(port: int) -> None:
+    rank_1 = Process(join_late, {"rank": 1, "world_size": 2, "port": port})
+    rank_0 = Process(join_quickly, {"rank": 0, "world_size": 2, "port": port})
+    found = outcomes([rank_0, rank_1])
+    assert not [one.error for one in found if one.error], found
+
+
 def exchange_until(rank: int, world_size: int, port: int, victim: int, number: int, timeout_s: float = 60.0) -> object:
     """Exchange for ever; the victim stops itself with a signal before its third exchange."""
     with join(rank, world_size, port) as rendezvous:

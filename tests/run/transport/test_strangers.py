@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 import socket
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +20,8 @@ import pytest
 import choreo
 from choreo.errors import PeerFailure
 from choreo.run.communicator import Communicator
-from choreo.run.transport import strangers
+from choreo.run.transport import strangers, tcp
+from choreo.run.transport.dial import AuthenticatedSocket
 from choreo.run.transport.limits import MAX_UNAUTHENTICATED
 from choreo.run.transport.peer_info import PeerInfo
 from choreo.run.transport.strangers import Strangers
@@ -215,6 +218,26 @@ def test_a_rank_that_was_dropped_among_strangers_dials_again(
     monkeypatch.setattr(Strangers, "add", add)
     connect_all(listeners, peers)
     assert next(drops, None) is None
+
+
+def test_a_rank_that_is_slow_after_its_proof_is_waited_for(
+    five: tuple[list[PeerListener], list[PeerInfo]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one is that was stopped there, or whose packets were lost: it thinks that it is connected."""
+    listeners, peers = five
+    monkeypatch.setattr(tcp, "HANDSHAKE_S", 0.3)
+    monkeypatch.setattr(strangers, "HANDSHAKE_S", 0.3)
+    dial, dialled = tcp.dial_peer, itertools.count()
+
+    def slow(*given: Any) -> AuthenticatedSocket:
+        made = dial(*given)
+        if next(dialled) < 3:
+            time.sleep(2 * tcp.LOOK_S)
+        return made
+
+    monkeypatch.setattr(tcp, "dial_peer", slow)
+    connect_all(listeners, peers)
+    assert next(dialled) == sum(range(5)) * (tcp.STREAMS + 1)
 
 
 def test_a_full_queue_is_not_death(five: tuple[list[PeerListener], list[PeerInfo]]) -> None:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import socket
-import time
 from dataclasses import dataclass, field
 
 from choreo.errors import RendezvousError
 from choreo.run.messages.matching import Matcher, Message, Receive
 from choreo.run.messages.wire import HEADER, MessageBytes, family_of, message_bytes, parse_header
-from choreo.run.transport.handshake import HANDSHAKE_S
 from choreo.run.transport.nonblocking_handshake import NonblockingServer
 from choreo.run.transport.peer_info import PeerInfo
 from choreo.run.transport.records import AlteredError
 from choreo.run.transport.shortage import why
 from choreo.run.transport.strangers import ACCEPTS_AT_ONCE, Strangers
+from choreo.run.transport.tcp import keep_alive
 
 __all__ = ["Incoming", "IncomingConnection"]
 
@@ -33,7 +31,6 @@ class IncomingConnection:
 
     socket: socket.socket
     handshake: NonblockingServer | None  # until it is done
-    expires_s: float = math.inf  # once it has proved itself, unless it has said which rank it is
     peer: int = -1  # until it has identified itself
     bytes: MessageBytes | None = None  # what follows the handshake
     head: bytearray = field(default_factory=bytearray)
@@ -68,11 +65,8 @@ class Incoming:
 
     @property
     def next_expiry_s(self) -> float | None:
-        """When the first connection that has not identified itself is closed; None if there is none."""
-        ends = [one.expires_s for one in self.connections.values() if one.peer < 0]
-        if (of_strangers_s := self._strangers.next_expiry_s) is not None:
-            ends.append(of_strangers_s)
-        return min(ends, default=None)
+        """When the first stranger's connection is closed; None if there is none."""
+        return self._strangers.next_expiry_s
 
     def accept(self) -> bool:
         """Accept clients that wait, some at once; False if the system has no descriptor for them now."""
@@ -123,11 +117,9 @@ class Incoming:
         if one.peer >= 0:
             self.ended.append(one)
 
-    def expire(self, now_s: float) -> None:
-        """Close connections that have not identified themselves in time."""
+    def expire(self) -> None:
+        """Close the connections of strangers whose time is up."""
         self._strangers.expire()
-        for one in [one for one in self.connections.values() if one.peer < 0 and one.expires_s < now_s]:
-            self.end(one)
 
     def take_back(self, receive: Receive) -> bool:
         """Detach a receive from its message, which is kept for the next receive; False if none is arriving for it."""
@@ -184,9 +176,9 @@ class Incoming:
 
     def _continue_handshake(self, one: IncomingConnection, handshake: NonblockingServer, data: bytes) -> None:
         one.socket.send(handshake.feed(data))
-        if handshake.proved and one.expires_s == math.inf:
+        if handshake.proved:  # it may take its time now, as a rank does that is stopped: it would not connect again
             self._strangers.remove(one)
-            one.expires_s = time.monotonic() + HANDSHAKE_S
+            keep_alive(one.socket)
         if handshake.done:
             self._identify(one, handshake.rank)
             one.bytes = message_bytes(one.socket, self.cipher, handshake.record_keys)

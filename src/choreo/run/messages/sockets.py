@@ -198,7 +198,7 @@ class SocketMessages:
                 one.message.receive.fail(ALTERED if one.altered else BROKEN_OFF)
             self._lose(one.peer, ALTERED if one.altered else ENDED)
         outgoing.expire(now_s)
-        incoming.expire(now_s)
+        incoming.expire()
 
     def _handle_outgoing(self, peer: int, out: OutgoingConnection, events: int) -> None:
         try:

@@ -21,6 +21,7 @@ from choreo.run.transport.frames import FrameKind, FrameReader, FrameWriter, Sea
 from choreo.run.transport.handshake import HANDSHAKE_S, ServerHandshake
 from choreo.run.transport.shortage import why
 from choreo.run.transport.strangers import ACCEPTS_AT_ONCE, Strangers
+from choreo.run.transport.tcp import keep_alive
 
 __all__ = ["Client", "Server"]
 
@@ -37,7 +38,7 @@ class Client:
         self.local_address = plain(sock.getsockname()[0])  # it connected to this address of ours
         self.handshake: ServerHandshake | None = ServerHandshake(secret)
         self.sealed: tuple[FrameReader, FrameWriter] | None = None
-        self.expires = Deadline.after(HANDSHAKE_S)  # once it is no stranger, unless it registers as a rank
+        self.patience = Deadline.after(HANDSHAKE_S)  # in which it is waited for, until it registers as a rank
         self.outgoing = bytearray()
         self.member: Member | None = None
         self.ignored = False  # whatever else it sends
@@ -71,10 +72,10 @@ class Server:
 
     def poll(self, until: Deadline) -> None:
         """Wait for events, and handle them."""
-        wake_s = min((client.expires.left_s for client in self._authenticated()), default=until.left_s)
+        wake_s = until.left_s
         if (expiry_s := self._strangers.next_expiry_s) is not None:
             wake_s = min(wake_s, max(0.0, expiry_s - time.monotonic()))
-        for key, events in self._selector.select(min(wake_s, until.left_s)):
+        for key, events in self._selector.select(wake_s):
             if key.fileobj is self._listener:
                 self._accept()
                 continue
@@ -84,13 +85,14 @@ class Server:
             if events & selectors.EVENT_READ and client.sock in self._clients:
                 self._read(client)
         self._strangers.expire()
-        for client in [client for client in self._authenticated() if client.expires.passed]:
-            self._drop(client)
 
     @property
     def in_handshake(self) -> bool:
-        """Whether a client has connected, and has not said yet what it wants."""
-        return any(client.member is None and not client.ignored for client in self._clients.values())
+        """Whether a client has just connected, and has not said yet what it wants."""
+        return any(
+            client.member is None and not client.ignored and not client.patience.passed
+            for client in self._clients.values()
+        )
 
     def send(self, client: Client, kind: FrameKind, payload: bytes) -> None:
         """Queue a frame for an authenticated client, and write what its socket takes."""
@@ -139,10 +141,6 @@ class Server:
         (reason, times), *others = self._refused.most_common()
         more = f", and {sum(count for _, count in others)} for other reasons" if others else ""
         return f"; refused {times} from {reason}{more}"
-
-    def _authenticated(self) -> list[Client]:
-        """Those that hold the secret, and have not registered as a rank."""
-        return [client for client in self._clients.values() if client.sealed is not None and client.member is None]
 
     def _accept(self) -> None:
         for _ in range(ACCEPTS_AT_ONCE):
@@ -228,8 +226,8 @@ class Server:
                 reply, reader, writer = accepted
                 client.sealed = reader, writer
                 client.handshake = None
-                self._strangers.remove(client)
-                client.expires = Deadline.after(HANDSHAKE_S)
+                self._strangers.remove(client)  # however long it takes now: a slow rank does not register again
+                keep_alive(client.sock)
                 with suppress(OSError):
                     client.sock.send(reply)
 

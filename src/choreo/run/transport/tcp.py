@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import hmac
-import math
 import os
 import random
 import selectors
@@ -32,7 +31,16 @@ from choreo.run.transport.peer_info import PeerInfo
 from choreo.run.transport.shortage import SHORT, check_room, start_thread, why
 from choreo.run.transport.strangers import ACCEPTS_AT_ONCE, Strangers
 
-__all__ = ["NetworkConfig", "PeerListener", "TcpConnections", "address_toward", "connection_lost", "dial_peer", "tune"]
+__all__ = [
+    "NetworkConfig",
+    "PeerListener",
+    "TcpConnections",
+    "address_toward",
+    "connection_lost",
+    "dial_peer",
+    "keep_alive",
+    "tune",
+]
 
 STREAMS = 4
 # Between hosts that are near, a small send buffer is enough and keeps the data in cache. All of it must also fit into
@@ -187,8 +195,6 @@ class PeerListener:
                 for one in [one for one in clients.values() if one.socket in ready and not self._receive(one)]:
                     self._drop(one)
                 self._strangers.expire()
-                for one in [one for one in clients.values() if one.expires_s < time.monotonic()]:
-                    self._drop(one)
                 if self._listener in ready:
                     self._accept()
         finally:
@@ -240,8 +246,7 @@ class PeerListener:
                 if accepted is not None:
                     reply, reader, writer = accepted
                     client.sealed = AuthenticatedSocket(client.socket, reader, writer, client.handshake.record_keys)
-                    client.expires_s = time.monotonic() + HANDSHAKE_S
-                    self._strangers.remove(client)
+                    self._strangers.remove(client)  # however long it takes now: a slow rank is not dialled again
                     client.socket.send(reply)
                 return True
             client.received += len(data)
@@ -262,7 +267,6 @@ class _Client:
 
     socket: socket.socket
     handshake: ServerHandshake
-    expires_s: float = math.inf  # once it is no stranger
     sealed: AuthenticatedSocket | None = None
     received: int = 0
     accepted: bool = False
@@ -306,13 +310,18 @@ def address_toward(host: str, port: int) -> str:
 def tune(sock: socket.socket, timeout_s: float) -> None:
     """Send at once, notice within `timeout_s` that a host is gone, and keep the send buffer small if that is near."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_S)
+    keep_alive(sock)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, min(2**31 - 1, int(timeout_s * 1000)))
     info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RTT_AT + 4)
     if len(info) == _RTT_AT + 4 and int.from_bytes(info[_RTT_AT:], sys.byteorder) < NEAR_S * 1e6:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
+
+
+def keep_alive(sock: socket.socket) -> None:
+    """Have the system end a connection to a host that is gone, though nothing is sent to it."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_S)
 
 
 def connection_lost(peer: PeerInfo, error: OSError) -> RendezvousError:
