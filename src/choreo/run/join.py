@@ -41,6 +41,8 @@ from choreo.units import time_of
 __all__ = ["join"]
 
 EXTRA_S = 3.0  # how much longer a joining process waits than the rank that admits it
+# A process that is admitted at the last moment still gets so long to connect, or `timeout` if that is less.
+CONNECT_S = 10.0
 
 
 def join(
@@ -58,7 +60,7 @@ def join(
     ("HOST:PORT") and `secret` are given; `network`, `codec` and `allow_pickle` are as for `choreo.init()`. If no rank
     is left on MASTER_ADDR's host, it finds the job at another host: one of the last communicator of this process, or of
     CHOREO_ADDRESSES ("HOST,HOST:PORT"). Raises JoinError if the job does not admit this process within `timeout`
-    seconds.
+    seconds, or all of them cannot connect in ten more.
 
     >>> import choreo
     >>> choreo.join(address="127.0.0.1:29512", timeout=0.1)
@@ -67,15 +69,19 @@ def join(
     """
     job, sealed = job_address(address, secret), network_is_sealed(network)
     objects = choose_codec(codec, allow_pickle)
-    deadline = Deadline.after(time_of(timeout, "timeout"))
+    seconds = time_of(timeout, "timeout")
+    deadline = Deadline.after(seconds)
     if job.secret is None:
         check_local(job.address, deadline)
     others = known_addresses(job.port) if address is None and job.secret is not None else []
     while True:
         connection, admission, place = _request_admission(job, deadline, others)
         try:
-            bootstrap = _JoinBootstrap(connection, admission, own_network_config(place, deadline, sealed=sealed))
-            made = connect_and_commit(bootstrap, admission.join_timeout_s + EXTRA_S, admission.quorum)
+            left_s = min(admission.join_timeout_s + EXTRA_S, max(deadline.left_s, min(seconds, CONNECT_S)))
+            network_here = own_network_config(place, deadline, sealed=sealed)
+            made = connect_and_commit(
+                _JoinBootstrap(connection, admission, network_here, left_s), left_s, admission.quorum
+            )
             break
         except (JoinError, RendezvousError) as error:
             if deadline.passed:
@@ -130,8 +136,10 @@ def _expect(frame: SealedFrame, kind: FrameKind) -> bytes:
 class _JoinBootstrap:
     """Exchanges blobs with the ranks of the job, over the rank that admits this process."""
 
-    def __init__(self, connection: CoordinatorConnection, admission: Admission, network: NetworkConfig | None) -> None:
-        self._connection, self._deadline = connection, Deadline.after(admission.join_timeout_s + EXTRA_S)
+    def __init__(
+        self, connection: CoordinatorConnection, admission: Admission, network: NetworkConfig | None, timeout_s: float
+    ) -> None:
+        self._connection, self._deadline = connection, Deadline.after(timeout_s)
         self._number, self.network = 0, network
         self.rank, self.world_size = admission.rank, len(admission.ranks)
 

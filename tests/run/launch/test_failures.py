@@ -193,7 +193,9 @@ def test_a_second_interrupt_does_not_wait(script: Path) -> None:
         time.sleep(0.3)
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 130
+    assert sentence(err).endswith("and all have ended, rank 0, rank 1 by SIGKILL at a second SIGINT")
     assert all_gone(pids, 0)
 
 

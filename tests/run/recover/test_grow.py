@@ -114,12 +114,12 @@ def test_a_new_process_comes_from_another_host(where: tuple[int, ...]) -> None:
 # ---- what comes to nothing ----
 
 
-def in_vain(comm: Communicator, talk: Pipe, variables: dict[str, str], timeout_s: float) -> Any:
+def in_vain(comm: Communicator, talk: Pipe, variables: dict[str, str], timeout_s: float, new_ranks: int = 1) -> Any:
     """Nobody comes in; the communicator is as it was."""
     os.environ.update(variables)
     talk.send("grows")
     with pytest.raises(JoinError) as raised:
-        comm.grow(timeout=timeout_s)
+        comm.grow(new_ranks, timeout=timeout_s)
     assert (comm.all_reduce(np.ones(3)) == comm.world_size).all()
     comm.close()
     return str(raised.value)
@@ -240,6 +240,33 @@ def test_a_new_process_that_is_lost_on_its_way_in_leaves_all_as_they_were(port: 
         reasons = [one.value for one in job.ended()]
     assert reasons[0] == reasons[1]
     assert ("was lost while it joined" if killed else "did not answer within 2 s") in reasons[0], reasons
+
+
+def joins_in_vain(comm: Communicator, talk: Pipe, variables: dict[str, str]) -> float:
+    """A new process with little time. It says how much it took once it was admitted."""
+    comm.close()
+    os.environ.update(variables)
+    while True:
+        began_s = time.monotonic()
+        with pytest.raises(JoinError) as raised:
+            choreo.join(timeout=2.0)
+        if "began to admit" in str(raised.value):
+            return time.monotonic() - began_s
+
+
+def test_a_timeout_of_join_is_for_all_its_steps(port: int) -> None:
+    """However long the others would wait for a new process that is stuck."""
+    variables = environment(port)
+    with (
+        Job(1, in_vain, variables, PATIENCE_S, 2) as job,
+        Job(1, hangs_after_admission, variables) as stuck,
+        Job(1, joins_in_vain, variables) as joiner,
+    ):
+        (took,) = joiner.ended()
+        (reason,) = job.ended()
+        stuck.tell(0, signal.SIGKILL)
+    assert took.value < PATIENCE_S / 2, took
+    assert "lost while it joined" in reason.value, reason
 
 
 def breaks_the_protocol(comm: Communicator, talk: Pipe, variables: dict[str, str], what: str) -> Any:

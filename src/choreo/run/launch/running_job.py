@@ -50,6 +50,7 @@ class RunningJob:
         self._code: int | None = None  # once it is known
         self._summary = ""
         self._kill_at_s: float | None = None
+        self._kill_why = f"after {grace_s:g} s"
         self._killed: list[RankProcess] = []
         self._failed: list[RankProcess] = []  # the first comes first
         self._starts: dict[RankProcess, Start] = {}
@@ -178,7 +179,7 @@ class RunningJob:
                 self._decide(128 + number, f"{name} was passed on to {counted(running, 'rank')}, and all have ended")
                 self._stop(number)
             else:
-                self._kill_at_s = time.monotonic()  # signalled twice: no more grace
+                self._kill_at_s, self._kill_why = time.monotonic(), f"at a second {name}"  # no more grace
 
     def _check_outputs(self) -> None:
         for output in self._outputs:
@@ -221,7 +222,7 @@ class RunningJob:
             self._summary += f"; {', '.join(map(str, stuck))} cannot be killed"
         elif self._killed and self._summary:
             named = ", ".join(f"rank {rank.rank}" for rank in self._killed)
-            self._summary += f", {named} by SIGKILL after {self._grace_s:g} s"
+            self._summary += f", {named} by SIGKILL {self._kill_why}"
         if self._summary:
             self._say(self._summary)
         # A stopped terminal may be continued; a signal ends the wait.
