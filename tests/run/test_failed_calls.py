@@ -12,12 +12,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from choreo.errors import CollectiveMismatch, CommunicatorClosed, PeerFailure, UsageError
+from choreo.errors import CollectiveMismatch, CommunicatorClosed, PeerFailure, RendezvousError, UsageError
 from choreo.run import groups
 from choreo.run.blobs import all_gather_blobs
 from choreo.run.communicator import Communicator
+from choreo.run.connection import Connection
 from choreo.run.execute.dtypes import ReduceOp
 from choreo.run.init import make_communicator
+from choreo.run.recover import shrink
 from tests.helpers.ranks.run import Job, RankError
 
 Array = npt.NDArray[Any]
@@ -258,3 +260,32 @@ def test_shrink_does_not_wait_for_a_rank_that_is_stuck_in_it() -> None:
     with Job(3) as job, pytest.raises(RankError) as caught:
         job.run(stuck_while_it_shrinks, timeout_s=60.0)
     assert caught.value.errors == {1: "died", 2: "died"}
+
+
+def cannot_connect(comm: Communicator, how: str) -> None:
+    """Ranks that reach each other on the connections that they have, and can make no others."""
+    if comm.rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def refused(*_: object, **__: object) -> Connection:
+        time.sleep(0.1)
+        raise RendezvousError("this rank cannot connect: the network does not let it")
+
+    with pytest.MonkeyPatch().context() as patch:
+        patch.setattr(shrink, "connect", refused)
+        patch.setattr(shrink, "SHRINK_S", 0.5)
+        with pytest.raises(PeerFailure) as caught:
+            if how == "shrink":
+                comm.shrink(timeout=0.5)
+            else:
+                comm.all_reduce(np.ones(3), survive=True, timeout=0.5)
+    told = str(caught.value)
+    assert "could be built" in told and "the network does not let it" in told, told
+    assert f"{shrink.ATTEMPTS} attempts" not in told, told
+
+
+@pytest.mark.parametrize("how", ["shrink", "survive"])
+def test_ranks_that_cannot_connect_anew_are_told_so(how: str) -> None:
+    with Job(3) as job, pytest.raises(RankError) as caught:
+        job.run(cannot_connect, how, timeout_s=60.0)
+    assert caught.value.errors == {2: "died"}

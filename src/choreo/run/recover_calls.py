@@ -127,8 +127,9 @@ class RecoverCalls(CollectiveCalls, ABC):
         while True:
             connection = self._engine.connection
             if connection.failure is not None or connection.has_lost_ranks:
+                successor = self._shrink_connection(patience_s)
                 with contextlib.suppress(PeerFailure):  # a rank was lost while they introduced themselves
-                    self._move_to(*self._shrink_connection(patience_s), patience_s)
+                    self._move_to(*successor, patience_s)
                 continue
             contributors, call, end_s = self.ranks, connection.calls + 1, time.monotonic() + seconds
             np.copyto(into.array, given)

@@ -25,6 +25,7 @@ PAUSE_S = 0.002
 UNRESPONSIVE_S = 0.5  # after which a rank that is stopped or cut off is not waited for
 MAX_REASON, MAX_NAMED = 400, 64  # characters, and ranks: a decision fits into an entry of the ledger
 ATTEMPTS = 100
+LONGEST = 4  # times its timeout, or SHRINK_S if that is more, that it goes on while no rank is lost
 SHRUNK = CommunicatorClosed("this communicator was shrunk; use the one that shrink() returned")
 
 
@@ -108,9 +109,10 @@ def shrink(connection: Connection, timeout_s: float = SHRINK_S) -> tuple[Connect
     failed = connection.failure.ranks if connection.failure is not None else frozenset[int]()
     if connection.rank in failed:
         connection.check_not_ended()
-    reason = ""
+    reason, began_s = "", time.monotonic()
     # A rank that has made fewer attempts than the others catches up: what they decided is there.
-    for attempt in range(connection.attempts, connection.attempts + ATTEMPTS):
+    first = connection.attempts
+    for attempt in range(first, first + ATTEMPTS):
         connection.attempts = attempt + 1
         members = _decide_members(connection, failed, attempt, timeout_s)
         # Far hosts may need longer to connect than a short `timeout_s`, so each attempt has twice as long.
@@ -120,9 +122,7 @@ def shrink(connection: Connection, timeout_s: float = SHRINK_S) -> tuple[Connect
         try:
             made = connect(bootstrap, name, connection.host, connect_s, connection.network, quorum=rule)
         except _AbortedError as error:
-            reason = error.why or reason
-            failed = everyone - set(members) | error.lost
-            continue
+            reason, lost = error.why or reason, error.lost
         except CommunicatorClosed:
             raise
         except (OSError, ChoreoError) as error:
@@ -132,13 +132,18 @@ def shrink(connection: Connection, timeout_s: float = SHRINK_S) -> tuple[Connect
             try:
                 bootstrap.abort(f"{connection.peers[connection.rank]}: {error}")
             except _AbortedError as error:
-                failed = everyone - set(members) | error.lost
-                continue
-            # The others have completed the attempt, and go on.
-            raise _end(connection, excluded_error) from None
-        connection.close(SHRUNK)
-        return made, members
-    told = f"no communicator of ranks {members} could be built in {ATTEMPTS} attempts"
+                lost = error.lost
+            else:  # the others have completed the attempt, and go on
+                raise _end(connection, excluded_error) from None
+        else:
+            connection.close(SHRUNK)
+            return made, members
+        failed = everyone - set(members) | lost
+        if lost:
+            began_s = time.monotonic()
+        elif time.monotonic() - began_s > LONGEST * max(timeout_s, SHRINK_S):
+            break
+    told = f"no communicator of ranks {members} could be built in {attempt - first + 1} attempts"
     raise PeerFailure(f"{told}: {reason}" if reason else told, ranks=failed)
 
 
