@@ -71,8 +71,8 @@ def survives_a_cut(comm: Communicator, talk: Pipe) -> str:
     with pytest.raises(PeerFailure):
         while True:
             comm.all_reduce(np.ones(1000), timeout=CALL_S)
-    try:
-        contributors = comm.all_reduce(np.ones(10), survive=True, timeout=SHRINK_S)[1]
+    try:  # on a busy machine the majority may take seconds
+        contributors = comm.all_reduce(np.ones(10), survive=True, timeout=4 * SHRINK_S)[1]
     except CommunicatorClosed as error:
         return str(error)
     comm.close()
