@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from choreo.run.communicator import Communicator
+from choreo.run.execute.calls import CallSpec, prepare_call
+from choreo.run.execute.dtypes import dtype_code
 from tests.helpers.ranks.run import Job
 
-CALLS = 60  # a trial begins after 64 ranges, and has 16
+CALLS = 60  # the first trial has 20 parts, and the fewest parts of a call are one
 
 
 def many_large_calls(comm: Communicator, count: int) -> None:
@@ -29,3 +32,12 @@ def many_large_calls(comm: Communicator, count: int) -> None:
 @pytest.mark.parametrize("count", [150_001, 700_000], ids=["at once", "in parts"])
 def test_calls_that_try_both_ways(jobs: Callable[[int], Job], ranks: int, count: int) -> None:
     jobs(ranks).run(many_large_calls, count)
+
+
+def test_rounding_does_not_decide_how_data_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is staged is rounded up to cache lines, which must not make it dearer than reading a peer's memory."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    for count in (65_536, 65_552):  # halves of whole cache lines, and not
+        call = CallSpec("all_reduce", (count,), 4, dtype_code(np.dtype(np.float32)), 0, None, "direct")
+        prepared = prepare_call(call, 0, 2, np.zeros(2, np.bool_), same=True, stages=True)
+        assert prepared.stages, f"{count} elements are read in place"

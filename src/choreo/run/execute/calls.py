@@ -44,10 +44,13 @@ class DirectReadCost:
 
 
 def direct_read_cost(vector_bytes: int, shares_cores: bool) -> DirectReadCost:
-    """Staging pays until memory is the limit rather than a core. Where ranks share cores, it means more waits."""
+    """Staging pays until memory is the limit rather than a core. Where ranks share cores, it means more waits.
+
+    A byte that is staged and read costs 2, so 2.0 would be a tie, and rounding would decide it.
+    """
     if vector_bytes > 64 << 20:
         return DirectReadCost(1.2, 1.5, 48 << 10)
-    return DirectReadCost(2.4, 1.8, 1 << 20) if shares_cores else DirectReadCost(2.0, 2.0, 48 << 10)
+    return DirectReadCost(2.4, 1.8, 1 << 20) if shares_cores else DirectReadCost(2.4, 2.2, 48 << 10)
 
 
 @dataclass(frozen=True, slots=True)
