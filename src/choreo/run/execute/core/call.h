@@ -59,6 +59,7 @@ static __attribute__((noinline)) void note_done(Endpoint *here, size_t at, size_
 static int run_ops(Endpoint *here, Task *task) {
     const Program *program = task->program;
     if (here->watched) here->watched[0] = task->began_s;
+    begin_staging(task);
     for (size_t at = 0; at < program->num_ops;) {
         const Op *op = &program->ops[at];
         size_t count = program->fused[at];
@@ -89,6 +90,7 @@ static int run_ops(Endpoint *here, Task *task) {
         if (here->watched) note_done(here, at, count);
         at += count;
     }
+    end_staging(task);
     here->failed_op = -1;
     return OK;
 }

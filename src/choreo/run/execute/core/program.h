@@ -99,10 +99,13 @@ static int assign_inline(Program *program) {
         }
         if (op->flags & ALREADY_STAGED && op->length <= INLINE_BYTES && !program->inline_at[i] && !is_staged(program, i)) op->flags &= (uint8_t)~ALREADY_STAGED;
     }
-    program->fills_slot = 0;
+    program->fills_slot = program->receives = program->staging.learns = 0;
     for (size_t i = 0; i < program->num_ops; i++) {
         const Op *op = &program->ops[i];
-        program->fills_slot |= op->kind == SEND && !(op->flags & EXPOSED) && !program->inline_at[i] && op->length;
+        int stages = op->kind == SEND && !(op->flags & EXPOSED) && !program->inline_at[i] && op->length;
+        program->fills_slot |= stages;
+        program->staging.learns |= stages && op->length >= LEARN_BYTES;
+        program->receives |= op->kind == RECEIVE || op->kind == TO_SCRATCH;
     }
     free(sums);
     return 1;
@@ -146,7 +149,6 @@ static int program_init(Program *program, PyObject *args, PyObject *Py_UNUSED(ke
         program->world = (int)(sent.len / 4);
         program->scratch = scratch;
         program->work_at = work_at;
-        program->staging = (Staging){.between = 8 * SAMPLES, .past = INFINITY, .best = INFINITY};
         program->ops = copy_of(&ops);
         program->guards = copy_of(&guards);
         program->sent = copy_of(&sent);

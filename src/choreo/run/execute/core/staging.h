@@ -3,59 +3,52 @@
  * A peer's core has read what was staged in this place before. While that core's own cache still holds it, a plain store must first
  * take every line away from there, and it is faster to write past the caches. Once the lines have moved on to a cache that both cores
  * share, plain stores are up to twice as fast, and so is the peer that reads them. But if the cores share no cache, they are up to
- * twenty times as slow. The cores of a virtual machine may change from one to the other within seconds. So each program tries it.
+ * twenty times as slow. The cores of a virtual machine may change from one to the other within seconds. So each program tries both
+ * ways. What counts is how long a whole part takes, or a call of one part: most of the difference is at the readers. All ranks begin
+ * the same parts in the same order, so their trials coincide.
  */
 #define LARGE_CALL ((size_t)64 << 10)   /* a call that moves more bytes releases the GIL at once */
-#define LEARN_BYTES ((size_t)64 << 10)  /* a shorter range always goes past the caches */
-#define MOST_BETWEEN 4096               /* ranges between two trials at most */
-#define HOPELESS 4                      /* so many times as long as past the caches, a few times in a row: the trial is over */
-#define WORTH 1.3                       /* plain stores may take so many times as long, because their reader gains more */
-#define RECHECK 2048                    /* ranges after which it finds out again how fast it is past the caches */
-#define SLOWER 1.6                      /* times as long, a few times in a row: plain stores do not pay any more */
+#define WARM 2                          /* parts that do not count after a change: the slots still hold what the other way left */
+#define TIMED 8                         /* parts that count, but for the slowest: another program may have had the core */
+#define BETWEEN 512                     /* parts from the start of one trial to that of the next */
+#define EARLY 128                       /* likewise, before the first so many as BETWEEN */
+#define WORTH 1.3                       /* a rank that receives nothing may take so many times as long, because its readers gain */
 
 /* Stage a range through the caches, or past them. */
-static void copy_to_stage(const Task *task, char *to, const char *from, size_t length, int through) {
-    if (through) copy_bytes(to, from, length);
+static void stage_bytes(const Task *task, char *to, const char *from, size_t length) {
+    if (task->through) copy_bytes(to, from, length);
     else if (task->uncached) stream_bytes(to, from, length, 1);
     else share_bytes(to, from, length);
 }
 
-/* Go on through the caches or past them; try the other way after so many ranges. */
-static void settle_staging(Staging *staging, int through, uint32_t between) {
-    *staging = (Staging){.through = through, .between = between < MOST_BETWEEN ? between : MOST_BETWEEN, .past = staging->past, .best = INFINITY};
-}
+/* How far a part is in what begins with a trial. */
+static uint32_t trial_part(const Staging *staging) { return staging->parts % (staging->parts < BETWEEN ? EARLY : BETWEEN); }
 
-/* A range went through the caches, in so many ns a byte. In a trial the first ranges do not count: their lines were not in the
- * caches. The best of the others does, because another program may have had the core in between. */
-static void learn_through(Staging *staging, double took) {
-    int in_use = staging->through;
-    staging->slow = took > (in_use ? SLOWER : HOPELESS) * staging->past ? staging->slow + 1 : 0;
-    if (staging->slow == (in_use ? SAMPLES : SAMPLES / 2)) settle_staging(staging, 0, in_use ? 8 * SAMPLES : 2 * staging->between);
-    if (staging->through && staging->count == RECHECK) settle_staging(staging, 0, 2 * SAMPLES);
-    if (in_use || !staging->count) return;
-    uint32_t tried = staging->count - staging->between;
-    if (tried > SAMPLES && took < staging->best) staging->best = took;
-    if (tried < 2 * SAMPLES) return;
-    if (staging->best < WORTH * staging->past) settle_staging(staging, 1, 0);
-    else settle_staging(staging, 0, 2 * staging->between);
-}
-
-/* Stage a range the way that is faster. */
-static void stage_bytes(const Task *task, char *to, const char *from, size_t length) {
+/* A part begins: which way does it stage? */
+static void begin_staging(Task *task) {
     Staging *staging = &task->program->staging;
-    uint32_t at = staging->count;
-    int through = staging->through || at >= staging->between;
-    if (length < LEARN_BYTES || (!through && at + SAMPLES < staging->between)) {
-        staging->count += length >= LEARN_BYTES;
-        copy_to_stage(task, to, from, length, 0);
-        return;
-    }
-    int64_t began = now_ns();
-    copy_to_stage(task, to, from, length, through);
-    double took = (double)(now_ns() - began) / (double)length;
-    staging->count++;
-    if (through) learn_through(staging, took);
-    else if (at + SAMPLES == staging->between || took < staging->past) staging->past = took;
+    /* The first call touches new pages. */
+    task->learns = staging->learns && atomic_load_explicit(&task->program->runs, memory_order_relaxed);
+    if (!task->learns) return;
+    uint32_t at = trial_part(staging);
+    task->through = at < 2 * (WARM + TIMED) ? at >= WARM + TIMED : staging->through;
+    staging->began = now_ns();
+}
+
+/* It ends: learn from how long it took. */
+static void end_staging(Task *task) {
+    Staging *staging = &task->program->staging;
+    if (!task->learns) return;
+    uint32_t at = trial_part(staging), of_way = at % (WARM + TIMED);
+    staging->parts++;
+    if (at >= 2 * (WARM + TIMED) || of_way < WARM) return;
+    int64_t took = now_ns() - staging->began, *spent = &staging->spent[task->through], *slowest = &staging->slowest[task->through];
+    if (of_way == WARM) *spent = *slowest = 0;
+    *spent += took;
+    if (took > *slowest) *slowest = took;
+    if (at < 2 * (WARM + TIMED) - 1) return;
+    double past = (double)(staging->spent[0] - staging->slowest[0]), through = (double)(staging->spent[1] - staging->slowest[1]);
+    staging->through = through < past * (task->program->receives ? 1 : WORTH);
 }
 
 static void set_slot(const Endpoint *here, Task *task, size_t slot) {
@@ -108,6 +101,7 @@ static int claim_slot(Endpoint *here, Task *task) {
 /* The next part takes the other of two slots, once its last contents have been consumed. */
 static int next_part(Endpoint *here, Task *task) {
     size_t next = task->slot ^ 1;
+    end_staging(task);
     for (int peer = 0; peer < here->world; peer++) {
         Peer *other = &here->peers[peer];
         if (!other->header) continue;
@@ -118,5 +112,7 @@ static int next_part(Endpoint *here, Task *task) {
     }
     int first = !task->parts++;
     set_slot(here, task, next);
-    return first ? wait_returned(here, task, here->used[next]) : OK;
+    int outcome = first ? wait_returned(here, task, here->used[next]) : OK;
+    begin_staging(task);
+    return outcome;
 }

@@ -60,19 +60,21 @@ typedef struct {
     size_t watched_room;
 } Endpoint;
 
-#define SAMPLES 8 /* ranges that are timed before a decision */
+#define LEARN_BYTES ((uint64_t)16 << 10) /* a program whose ranges are shorter always stages past the caches */
 
 /* How a program stages: past the caches or through them, and what it has learnt about that. */
 typedef struct {
-    int through;             /* the caches */
-    uint32_t count, between; /* ranges since the last decision; after how many it tries to go through the caches */
-    uint32_t slow;           /* ranges in a row that took much longer than past the caches */
-    double past, best;       /* the least ns a byte: past the caches before the last trial, and through them in it */
+    int learns;       /* whether its ranges are long enough */
+    int through;      /* the caches */
+    uint32_t parts;   /* that it has run */
+    int64_t began;    /* when this part did */
+    int64_t spent[2], slowest[2]; /* in the last trial, past the caches and through them: ns of all parts, and of the slowest */
 } Staging;
 
 typedef struct {
     PyObject_HEAD
     int world, parts;           /* parts: whether there are several */
+    int receives;                /* whether anything comes in */
     int fills_slot;              /* whether it stages anything that is not inlined */
     int staged, exposed, remote; /* whether anything is sent this way; known once it was checked for an endpoint */
     int shares_work;             /* whether peers read its work in place; likewise */
@@ -100,6 +102,8 @@ typedef struct {
     size_t slot;
     int uncached; /* the result is larger than the caches, and is written past them */
     int shared;   /* peers read the work in place, so that their caches hold it */
+    int learns;   /* whether the time of this part says how to stage */
+    int through;  /* this part is staged through the caches */
     int parts;    /* begun after the first */
     double began_s, deadline_s;
     Kernel kernel;
