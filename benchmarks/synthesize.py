@@ -1,61 +1,40 @@
 """What `choreo synthesize` reaches of the bound, cell by cell, and how long it takes.
 
-    python benchmarks/synthesize.py [--only TEXT] [--nodes 1,2,4] [--sizes 1MiB,64MiB] [--graphs 50] [--large] [--table]
+    python benchmarks/synthesize.py [--only TEXT] [--nodes 1,2,4] [--sizes 1MiB,64MiB] [--graphs 50] [--large]
+                                    [--workers 16] [--limit 300] [--rows FILE] [--resume]
+    python benchmarks/synthesize.py --table FILE...
 
-A cell is a network, a collective and a size, with the share of the bound that it should reach. Every cell is printed
-with the best of the library beside it and the user seconds that it took; those below their bar are named at the end.
-With --table the cells come last as rows of networks, for docs/explanation/synthesis.md.
-What was found goes to benchmarks/results/synthesize.json.
+A cell is a network, a collective and a size, with the share of the bound that it should reach. Every cell is measured
+in a process of its own, `--workers` of them at a time, the largest networks first, and ended after `--limit` seconds.
+It is printed with the best of the library beside it and the user seconds that it took; networks that differ in name
+only are measured once. Each row is written as soon as it is there, to benchmarks/results/synthesize.jsonl or to
+`--rows`; with `--resume` cells that have a schedule in this file are left out. The cells below their bar are named at
+the end. `--table` measures nothing: it prints such files as rows of networks, for docs/explanation/synthesis.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-import numpy as np
+from synthesis_cells import COLLECTIVES, Cell, catalogue, large, strange, zipf
 
-import choreo
 from choreo.synthesize import search
-from choreo.topology import Topology, compose
-from choreo.topology.blocks import graph, switch
-from choreo.topology.graph import Links
 
-RESULTS = Path(__file__).parent / "results" / "synthesize.json"
-COLLECTIVES = ("all_gather", "reduce_scatter", "all_to_all", "all_reduce", "broadcast")
-# Shares of the bound: on machines of the catalogue, on networks that are strange or broken, and for short messages.
-CATALOGUE = dict(zip(COLLECTIVES, (0.97, 0.97, 0.97, 0.95, 0.90), strict=True))
-STRANGE = dict(zip(COLLECTIVES, (0.95, 0.95, 0.95, 0.90, 0.90), strict=True))
-SHORT = 0.80
-# Machines of one size, and those too large for every collective.
-ONE_SIZE = ("cerebras-swarmx", "dojo", "tpu-v3", "tpu-v4", "tpu-v5p", "wormhole-galaxy", "dgx-superpod")
-LARGE = ("tpu-v3", "dgx-superpod")
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A network, a collective, a size, and the share of the bound and the seconds that it should reach."""
-
-    network: Topology = field(repr=False)
-    collective: str
-    size: str
-    bar: float
-    seconds: float
-    traffic: list[list[float]] | None = None
-
-    @property
-    def name(self) -> str:
-        """For the table."""
-        return f"{self.network.name} {self.collective} {self.size}" + (" Zipf" if self.traffic else "")
+ROWS = Path(__file__).parent / "results" / "synthesize.jsonl"
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a cell reached."""
+    """What a cell reached; nothing if `generator` says why there is no schedule."""
 
     name: str
     generator: str
@@ -68,113 +47,18 @@ class Found:
     @property
     def misses(self) -> list[str]:
         """What it should have reached."""
+        if not self.efficiency:
+            return [self.generator]
         short = [f"{100 * self.efficiency:.1f} % of {100 * self.bar:.0f}"] if self.efficiency < self.bar else []
         return short + ([f"{self.user_s:.1f} s of {self.may_take_s:.0f}"] if self.user_s > self.may_take_s else [])
 
-
-def catalogue(nodes: list[int], sizes: list[str]) -> Iterator[Cell]:
-    """Every machine of the catalogue, as one and as several."""
-    for machine in choreo.list_topologies():
-        for count in [1] if machine.name in ONE_SIZE else nodes:
-            network = choreo.get_topology(f"{machine.name}:{count}" if count > 1 else machine.name)
-            for collective in COLLECTIVES:
-                for size in sizes:
-                    if machine.name not in LARGE:
-                        bar = SHORT if size == "1MiB" else CATALOGUE[collective]
-                        yield Cell(network, collective, size, bar, 20 if network.num_devices <= 32 else 60)
-
-
-def strange(graphs: int) -> Iterator[Cell]:
-    """Networks that are no products, broken ones, and random graphs."""
-    torus = choreo.get_topology("torus(4x4, 50GB/s, 1us)")
-    rails = choreo.get_topology("hgx-h100:2")
-    slow_rail = rails
-    for link in np.flatnonzero(rails.dimension_of_links() == 1).tolist():
-        src, dst = int(rails.links.src[link]), int(rails.links.dst[link])
-        if 0 in (src, dst) or 8 in (src, dst):
-            slow_rail = slow_rail.with_slow_link(src, dst, 0.5)
-    named = {
-        "dgx-1": choreo.get_topology("dgx-1"),
-        "MI250": mi250(1),
-        "MI250 x2": mi250(2),
-        "mesh 4x4": choreo.get_topology("mesh(4x4, 50GB/s, 1us)"),
-        "torus 5x3": choreo.get_topology("torus(5x3, 50GB/s, 1us)"),
-        "torus 4x4, 0-1 at half": torus.with_slow_link(0, 1, 0.5).with_slow_link(1, 0, 0.5),
-        "torus 4x4, 0-1 dead": torus.with_slow_link(0, 1, 0).with_slow_link(1, 0, 0),
-        "hgx-h100:2, rail 0 at half": slow_rail,
-    }
-    for name, network in named.items():
-        seconds = 60 if name == "MI250 x2" else 20
-        yield from (_cell(name, network, collective, seconds) for collective in COLLECTIVES)
-    for seed in range(graphs):
-        network = random_graph(6 + seed * 18 // max(1, graphs - 1), seed)
-        yield from (_cell(f"random {seed}", network, collective, 20) for collective in COLLECTIVES)
-
-
-def zipf() -> Iterator[Cell]:
-    """All_to_all with traffic as uneven as Zipf's law of exponent 1.2."""
-    for servers in (2, 4, 16):
-        network = choreo.get_topology(f"hgx-h100:{servers}")
-        rng = np.random.default_rng(servers)
-        ranks = network.num_devices
-        weights = 1 / np.arange(1, ranks**2 + 1) ** 1.2
-        traffic = rng.permutation(weights).reshape(ranks, ranks)
-        np.fill_diagonal(traffic, 0)
-        yield Cell(network, "all_to_all", "1GiB", 0.95, 20, traffic.tolist())
-
-
-def large() -> Iterator[Cell]:
-    """What is measured by its time above all."""
-    yield Cell(choreo.get_topology("torus(64x64, 50GB/s, 500ns)"), "all_gather", "1GiB", 0.9, 2)
-    yield Cell(choreo.get_topology("torus(8x8x8, 50GB/s, 1us)"), "all_to_all", "1GiB", 0.97, 5)
-    yield Cell(random_graph(1024, 1), "all_gather", "1GiB", 0.9, 120)
-
-
-def _cell(name: str, network: Topology, collective: str, seconds: float) -> Cell:
-    return Cell(replace(network, name=name), collective, "1GiB", STRANGE[collective], seconds)
-
-
-def random_graph(devices: int, seed: int) -> Topology:
-    """A connected graph: a random tree and as many links again, of one, two or four times 25 GB/s, both ways alike."""
-    rng = np.random.default_rng(seed)
-    pairs = {(int(rng.integers(v)), v) for v in range(1, devices)}
-    while len(pairs) < 2 * devices:
-        u, v = sorted(rng.choice(devices, 2, replace=False).tolist())
-        pairs.add((u, v))
-    ends = np.array(sorted(pairs))
-    width = 25e9 * rng.choice([1, 2, 4], len(ends))
-    links = Links(
-        np.concatenate((ends[:, 0], ends[:, 1])),
-        np.concatenate((ends[:, 1], ends[:, 0])),
-        np.tile(width, 2),
-        np.full(2 * len(ends), 1e-6),
-    )
-    return compose(f"random graph of {devices}", [graph(devices, links)])
-
-
-# One box of eight MI250, 16 GCDs: the links between GCDs in units of 50 GB/s, as RCCL's model of such a box has them.
-MI250_LINKS = {
-    **{(gcd, gcd + 1): 4 for gcd in range(0, 16, 2)},
-    **dict.fromkeys([(0, 4), (3, 7), (8, 12), (11, 15)], 2),
-    **dict.fromkeys([(0, 2), (1, 2), (1, 3), (1, 5), (2, 6), (4, 12), (5, 13), (5, 14), (6, 13), (6, 14), (7, 15)], 1),
-    **dict.fromkeys([(8, 10), (9, 10), (9, 11), (9, 13), (10, 14)], 1),
-}
-
-
-def mi250(boxes: int) -> Topology:
-    """Eight MI250 in a box; between boxes each GCD has half of a 200 Gb/s adapter."""
-    ends = np.array(list(MI250_LINKS))
-    width = 50e9 * np.array(list(MI250_LINKS.values()))
-    links = Links(
-        np.concatenate((ends[:, 0], ends[:, 1])),
-        np.concatenate((ends[:, 1], ends[:, 0])),
-        np.tile(width, 2),
-        np.full(2 * len(ends), 0.7e-6),
-    )
-    blocks = [graph(16, links)]
-    if boxes > 1:
-        blocks.append(switch(boxes, "12.5GB/s", "1.35us"))
-    return compose(f"MI250 x{boxes}", blocks)
+    @property
+    def line(self) -> str:
+        """For the terminal; a star marks what misses its bar."""
+        return (
+            f"{self.name:<44} {self.generator:<44} {100 * self.efficiency:6.1f} % (library {100 * self.library:5.1f}, "
+            f"bar {100 * self.bar:.0f}) {self.user_s:6.2f} s{' *' if self.misses else ''}"
+        )
 
 
 def measured(cell: Cell) -> Found:
@@ -186,51 +70,128 @@ def measured(cell: Cell) -> Found:
     return Found(cell.name, found.generator, found.efficiency, cell.bar, library, took, cell.seconds)
 
 
-def table(found: list[Found]) -> Iterator[str]:
+def nothing(cell: Cell, why: str, after_s: float) -> Found:
+    """The row of a cell that has no schedule."""
+    return Found(cell.name, why, 0.0, cell.bar, 0.0, after_s, cell.seconds)
+
+
+def tell(answer: Connection, cell: Cell) -> None:
+    """Measure a cell in a process of its own."""
+    before = time.process_time()
+    try:
+        found = measured(cell)
+    except Exception as error:
+        found = nothing(cell, f"{type(error).__name__}: {error}", time.process_time() - before)
+    answer.send(found)
+
+
+def all_measured(cells: Iterable[Cell], workers: int, limit_s: float) -> Iterator[Found]:
+    """Measure cells, so many at a time, each for so long at most."""
+    os.environ.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")  # a cell has one core
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["choreo.synthesize"])
+    waiting = sorted(cells, key=lambda cell: cell.network.num_devices)
+    running: dict[Connection, tuple[Cell, BaseProcess, float]] = {}
+    while waiting or running:
+        while waiting and len(running) < workers:
+            mine, its = context.Pipe(duplex=False)
+            cell = waiting.pop()
+            started = context.Process(target=tell, args=(its, cell), daemon=True)
+            started.start()
+            its.close()
+            running[mine] = cell, started, time.monotonic() + limit_s
+        first = min(until for _, _, until in running.values())
+        ready = wait(list(running), timeout=max(0.0, first - time.monotonic()))
+        for mine, (cell, process, until) in list(running.items()):
+            if mine in ready:
+                try:
+                    yield mine.recv()
+                except EOFError:
+                    yield nothing(cell, "its process died", 0.0)
+            elif time.monotonic() >= until:
+                process.kill()
+                yield nothing(cell, f"none in {limit_s:.0f} s", limit_s)
+            else:
+                continue
+            process.join()
+            mine.close()
+            del running[mine]
+
+
+def same_network(cell: Cell) -> tuple[object, ...]:
+    """Equal for cells that differ in their network's name only."""
+    network = cell.network
+    links = network.links
+    columns = (links.src, links.dst, links.bandwidth_bytes_per_s, links.latency_s, links.overhead_s, links.gap_s)
+    blocks = tuple((block.kind, block.size) for block in network.blocks)
+    figures = tuple(column.tobytes() for column in (*columns, network.slowdown, network.reduces))
+    return blocks, figures, cell.collective, cell.size, str(cell.traffic)
+
+
+def table(found: Iterable[Found]) -> Iterator[str]:
     """A row for each network and size, the collectives beside each other: what was reached, and by the library."""
     yield "| network | " + " | ".join(COLLECTIVES) + " |"
     yield "| --- " * (1 + len(COLLECTIVES)) + "|"
     rows: dict[str, dict[str, str]] = {}
     for one in found:
         network, collective, size = one.name.removesuffix(" Zipf").rsplit(" ", 2)
-        reached = f"{100 * one.efficiency:.1f} ({100 * one.library:.1f})"
+        reached = f"{100 * one.efficiency:.1f} ({100 * one.library:.1f})" if one.efficiency else "none"
         rows.setdefault(f"{network}, {size}", {})[collective] = reached
-    for network, cells in rows.items():
+    for network, cells in sorted(rows.items()):
         yield f"| {network} | " + " | ".join(cells.get(collective, "") for collective in COLLECTIVES) + " |"
 
 
+def summary(found: list[Found]) -> Iterator[str]:
+    """How many reach their bar, and which do not."""
+    missed = sorted((one for one in found if one.misses), key=lambda one: one.name)
+    yield f"\n{len(found) - len(missed)} of {len(found)} cells reach their bar"
+    for one in missed:
+        yield f"  below: {one.name}: {', '.join(one.misses)}"
+
+
+def read_rows(*files: Path) -> list[Found]:
+    """The rows of files; of several with one name the last."""
+    rows = [Found(**json.loads(line)) for file in files for line in file.read_text().splitlines()]
+    return list({one.name: one for one in rows}.values())
+
+
 def main() -> None:
-    """Print the table."""
+    """Measure, or print what was measured."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="cells whose name has this in it")
     parser.add_argument("--nodes", default="1,2,4")
     parser.add_argument("--sizes", default="1MiB,64MiB,1GiB")
     parser.add_argument("--graphs", type=int, default=50)
     parser.add_argument("--large", action="store_true", help="also 64x64 tori and graphs of 1,024 devices")
-    parser.add_argument("--table", action="store_true", help="also rows of networks, as the page on synthesis has them")
+    parser.add_argument("--workers", type=int, default=1, help="how many cells are measured at a time")
+    parser.add_argument("--limit", type=float, default=300, help="seconds after which a cell is given up")
+    parser.add_argument("--rows", type=Path, default=ROWS, help="where rows are written, as lines of JSON")
+    parser.add_argument("--resume", action="store_true", help="leave out what that file has, and add to it")
+    parser.add_argument("--table", type=Path, nargs="+", metavar="FILE", help="print these rows and measure nothing")
     asked = parser.parse_args()
+    if asked.table:
+        found = read_rows(*asked.table)
+        print(*table(found), *summary(found), sep="\n")
+        return
     nodes = [int(count) for count in asked.nodes.split(",")]
     cells = [*catalogue(nodes, asked.sizes.split(",")), *strange(asked.graphs), *zipf()]
     cells += large() if asked.large else []
-    found = []
+    asked.rows.parent.mkdir(parents=True, exist_ok=True)
+    found = [one for one in read_rows(asked.rows) if one.efficiency] if asked.resume and asked.rows.exists() else []
+    done = {one.name for one in found}
+    alike: dict[tuple[object, ...], list[Cell]] = {}
     for cell in cells:
-        if asked.only in cell.name:
-            one = measured(cell)
-            found.append(one)
-            mark = " *" if one.misses else ""
-            print(
-                f"{one.name:<44} {one.generator:<44} {100 * one.efficiency:6.1f} % (library {100 * one.library:5.1f}, "
-                f"bar {100 * one.bar:.0f}) {one.user_s:6.2f} s{mark}",
-                flush=True,
-            )
-    missed = [one for one in found if one.misses]
-    print(f"\n{len(found) - len(missed)} of {len(found)} cells reach their bar")
-    for one in missed:
-        print(f"  below: {one.name}: {', '.join(one.misses)}")
-    if asked.table:
-        print("", *table(found), sep="\n")
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps([asdict(one) for one in found], indent=1))
+        if asked.only in cell.name and cell.name not in done:
+            alike.setdefault(same_network(cell), []).append(cell)
+    others = {some[0].name: some for some in alike.values()}
+    with asked.rows.open("a" if asked.resume else "w") as file:
+        for one in all_measured((some[0] for some in alike.values()), asked.workers, asked.limit):
+            for cell in others[one.name]:
+                row = Found(**asdict(one) | {"name": cell.name})
+                found.append(row)
+                print(row.line, flush=True)
+                print(json.dumps(asdict(row)), file=file, flush=True)
+    print(*summary(found), sep="\n")
 
 
 if __name__ == "__main__":
