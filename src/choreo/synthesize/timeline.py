@@ -7,6 +7,7 @@ remaining path goes first, and chunks that follow one another along the same tre
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +18,7 @@ from choreo.synthesize.list_scheduling import start_times
 from choreo.synthesize.network import Hops
 from choreo.topology.graph import Bools, Floats, Ints
 
-__all__ = ["Tasks", "in_time", "steps_of"]
+__all__ = ["Tasks", "in_time", "planner", "steps_of"]
 
 CORE = "choreo.synthesize._core"
 
@@ -81,14 +82,23 @@ def in_time(
         busiest_first,
         float(takes_s.max(initial=0.0)) * (1 + 1e-9) if together else 0.0,
     )
+    return planner(compiled)(*columns)
+
+
+def planner(compiled: bool | None = None) -> Callable[..., tuple[Floats, float]]:
+    """The loop of list scheduling, compiled if there is one; `list_scheduling` says what it takes."""
     wants_python = compiled is False or (compiled is None and prefers_python())
     core = None if wants_python else import_compiled(CORE)
     if core is None:
         if not wants_python:
             warn_missing("planner of synthesis", "using the Python one, which takes many times as long")
-        return start_times(*columns)
-    found, end = core.start_times(*(np.ascontiguousarray(c) if isinstance(c, np.ndarray) else c for c in columns))
-    return np.frombuffer(found, np.float64), end
+        return start_times
+
+    def in_c(*columns: Ints | Floats | float) -> tuple[Floats, float]:
+        found, end_s = core.start_times(*(np.ascontiguousarray(c) if isinstance(c, np.ndarray) else c for c in columns))
+        return np.frombuffer(found, np.float64), end_s
+
+    return in_c
 
 
 def _rest(alone_s: Floats, before: Ints) -> Floats:

@@ -23,7 +23,7 @@ from choreo.synthesize.problem import LEAST_CHUNK_BYTES, Candidate, Problem
 from choreo.synthesize.symmetry import Symmetry, symmetry_of, translated_rows
 from choreo.topology.graph import Floats, Ints
 
-__all__ = ["Spread", "spread", "translated"]
+__all__ = ["Spread", "gathered", "spread", "translated"]
 
 # The most chunks per share.
 CHUNKS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 48, 64)
@@ -88,13 +88,13 @@ def _busy_s(symmetry: Symmetry, plan: Spread) -> float:
 
 
 def _schedule(collective: str, symmetry: Symmetry, plan: Spread) -> Schedule:
-    gather = _all_gather(symmetry, plan)
+    gather = gathered(symmetry, plan)
     if collective == "all_gather":
         return gather
     if collective == "reduce_scatter":
         return backwards(gather)
     # The chunk whose sum is complete first is passed on first.
-    return then(backwards(gather), _all_gather(symmetry, plan, reverse=True))
+    return then(backwards(gather), gathered(symmetry, plan, reverse=True))
 
 
 def spread(symmetry: Symmetry, share_bytes: float, chunks: int) -> Spread:
@@ -240,7 +240,7 @@ def _parts(symmetry: Symmetry) -> list[tuple[float, float]]:
     return found
 
 
-def _all_gather(symmetry: Symmetry, plan: Spread, *, reverse: bool = False) -> Schedule:
+def gathered(symmetry: Symmetry, plan: Spread, *, reverse: bool = False) -> Schedule:
     """The plan of device 0, translated to every device; with `reverse` its chunks are numbered backwards."""
     origin = np.arange(symmetry.devices)
     chunk = plan.chunks - 1 - plan.chunk if reverse else plan.chunk

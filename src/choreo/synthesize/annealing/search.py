@@ -1,0 +1,147 @@
+"""Simulated annealing of a plan that every device follows alike, on a network that looks the same from all of them.
+
+A plan's messages are put in time by list scheduling on the lanes of `Ways`. That takes some ten microseconds, so tens
+of thousands of plans can be tried: another shape of trees or paths, another order of messages, chunks that wait for the
+same way as one message.
+
+Source: S. Kirkpatrick, C. D. Gelatt, M. P. Vecchi, "Optimization by simulated annealing", Science 1983.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from choreo.synthesize.annealing.ways import Ways
+from choreo.synthesize.timeline import planner
+from choreo.topology.graph import Floats, Ints
+
+__all__ = ["Messages", "Plan", "Search"]
+
+# A plan that takes longer is kept with a probability that falls: by e for this part of the time, first and last.
+WARM, COLD = 0.015, 0.0005
+# Which changes are tried: another shape; one message earlier or later; all of them, a little; longer messages or
+# shorter ones.
+CHANGES = (0.5, 0.25, 0.2, 0.05)
+# How often what is reshaped is what the last message had to wait for.
+LATE = 0.5
+# By which part of the whole time one message moves, and all of them.
+MOVED, MOVED_ALL = 0.2, 0.05
+# By which factor the longest message that is made of several chunks changes.
+LONGER = 0.5
+
+Shape = TypeVar("Shape")
+
+
+class Messages(NamedTuple):
+    """The way of each message m, how many it waits for, and who waits for it: after[offsets[m] : offsets[m + 1]]."""
+
+    way: Ints
+    missing: Ints
+    offsets: Ints
+    after: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan(Generic[Shape]):
+    """Trees or paths; the way and the order of their messages; when they start.
+
+    Those that wait for the same way go together while that takes no more than `longest_s` on its links.
+    """
+
+    shape: Shape
+    way: Ints
+    order: Floats
+    longest_s: float
+    start_s: Floats
+    end_s: float
+
+
+class Search(ABC, Generic[Shape]):
+    """Changes a plan at random, and keeps what is better, and at first also what is a little worse."""
+
+    def __init__(self, ways: Ways, message_bytes: float) -> None:
+        self.ways = ways
+        self.devices = len(ways.latency_s) + 1
+        self.takes_s = message_bytes / ways.bandwidth_bytes_per_s
+        self.rng = np.random.default_rng(self.devices)
+        self._start_times = planner()
+        self._payers = np.zeros((2, len(ways.latency_s)), np.int64)
+
+    @abstractmethod
+    def messages(self, shape: Shape) -> Messages:
+        """The messages of a shape."""
+
+    @abstractmethod
+    def reshaped(self, plan: Plan[Shape]) -> tuple[Shape, Floats] | None:
+        """A shape that is a little different, with the order of its messages; None if that is impossible."""
+
+    def planned(self, shape: Shape, order: Floats, longest_s: float = 0.0) -> Plan[Shape]:
+        """Put in time."""
+        ways, found = self.ways, self.messages(shape)
+        start_s, end_s = self._start_times(
+            found.way,
+            self.takes_s[found.way],
+            order,
+            found.missing,
+            found.offsets,
+            found.after,
+            ways.offsets,
+            ways.lanes,
+            ways.num_lanes,
+            ways.latency_s,
+            self._payers,
+            ways.costs_s,
+            False,
+            longest_s,
+        )
+        return Plan(shape, found.way, order, longest_s, start_s, end_s)
+
+    def run(self, plan: Plan[Shape], plans: int) -> Plan[Shape]:
+        """The best of so many plans."""
+        best = plan
+        for number in range(plans):
+            warmth = plan.end_s * WARM * (COLD / WARM) ** (number / plans)
+            changed = self._changed(plan)
+            if changed is None:
+                continue
+            if changed.end_s <= plan.end_s or self.rng.random() < math.exp((plan.end_s - changed.end_s) / warmth):
+                plan = changed
+            if plan.end_s < best.end_s:
+                best = plan
+        return best
+
+    def arrived_s(self, plan: Plan[Shape]) -> Floats:
+        """When each message would have arrived, if none were made of several."""
+        found: Floats = plan.start_s + (self.takes_s + self.ways.latency_s)[plan.way]
+        return found
+
+    def ends_s(self, plan: Plan[Shape]) -> Floats:
+        """When each message has arrived; those that go together arrive together."""
+        _, message = np.unique(np.stack((plan.start_s, plan.way)), axis=1, return_inverse=True)
+        message = message.reshape(-1)
+        takes_s = np.bincount(message, self.takes_s[plan.way])[message]
+        ends: Floats = plan.start_s + takes_s + self.ways.latency_s[plan.way]
+        return ends
+
+    def _changed(self, plan: Plan[Shape]) -> Plan[Shape] | None:
+        """A plan that is a little different."""
+        rng, order, longest_s = self.rng, plan.order, plan.longest_s
+        change = int(np.searchsorted(np.cumsum(CHANGES), rng.random()))
+        if change == 0:
+            found = self.reshaped(plan)
+            return None if found is None else self.planned(*found, longest_s)
+        if change == 1:
+            order = order.copy()
+            order[int(rng.integers(len(order)))] += rng.normal(0.0, MOVED * plan.end_s)
+        elif change == 2:
+            order = plan.start_s + rng.normal(0.0, MOVED_ALL * plan.end_s * rng.random(), len(order))
+        elif rng.random() < 0.5:
+            longest_s = max(longest_s, float(self.takes_s.min())) * math.exp(rng.normal(0.0, LONGER))
+        else:
+            longest_s = 0.0
+        return self.planned(plan.shape, order, longest_s)

@@ -1,0 +1,122 @@
+"""Annealed: short messages on tori that look the same from every device, with messages that pass devices.
+
+Hop by hop a chunk pays the overhead of a message and its bytes at every device; straight along its route it pays them
+once, but keeps all links of the route busy. Which chunk should do what depends on everything else, so simulated
+annealing decides: trees for all_gather, in reverse for reduce_scatter, and both for all_reduce; paths for all_to_all.
+What it plans for one device every other does as well, shifted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+
+from choreo.schedule import Schedule, Steps, backwards, then
+from choreo.synthesize.annealing.paths import Path, Paths
+from choreo.synthesize.annealing.search import Plan, Search
+from choreo.synthesize.annealing.trees import Trees
+from choreo.synthesize.annealing.ways import Ways
+from choreo.synthesize.generators.translated import Spread, gathered, spread
+from choreo.synthesize.problem import LEAST_CHUNK_BYTES, Candidate, Problem
+from choreo.synthesize.symmetry import Symmetry, symmetry_of, translated_rows
+from choreo.topology.graph import Floats, Ints
+
+__all__ = ["annealed"]
+
+KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
+# Above this size links decide, and hop by hop is best.
+MOST_BYTES = 4 << 20
+# Rings of fewer devices have nothing to pass.
+LEAST_RING = 4
+# The most chunks per share, the most devices, and how many plans are tried for one number of chunks: this many, or as
+# many as have so many messages.
+CHUNKS, MOST_DEVICES, PLANS, MESSAGES = (1, 2, 3), 256, 30_000, 4 << 20
+# The part of them that goes to the first try of each start.
+FIRST = 0.3
+
+Shape = TypeVar("Shape")
+
+
+def annealed(problem: Problem) -> Iterator[Candidate]:
+    """Short messages on a symmetric network with long rings."""
+    if problem.collective not in KINDS or problem.weights is not None or not problem.in_order:
+        return
+    if not 0 < problem.size_bytes <= MOST_BYTES or problem.ranks > MOST_DEVICES:
+        return
+    if not any(block.kind == "ring" and block.size >= LEAST_RING for block in problem.topology.blocks):
+        return
+    symmetry = symmetry_of(problem.topology)
+    if symmetry is None:
+        return
+    ways = Ways.of(problem.topology, symmetry)
+    schedules = _exchanged if problem.collective == "all_to_all" else _gathered
+    for schedule in schedules(problem, symmetry, ways):
+        yield Candidate("annealed", replace(schedule, receive_in_order=True))
+        yield Candidate("annealed", schedule)
+
+
+def _gathered(problem: Problem, symmetry: Symmetry, ways: Ways) -> Iterator[Schedule]:
+    """By trees, of more and more chunks."""
+    share_bytes = problem.size_bytes / problem.ranks
+    for chunks in CHUNKS:
+        if chunks > 1 and share_bytes / chunks < LEAST_CHUNK_BYTES:
+            break
+        away = Trees(ways, share_bytes / chunks, chunks)
+        starts = [away.direct(), _given(away, spread(symmetry, share_bytes, chunks))]
+        plan = _best(away, starts, 0 if problem.collective == "reduce_scatter" else PLANS)
+        parts = []
+        if problem.collective != "all_gather":
+            back = Trees(ways, share_bytes / chunks, chunks, inward=True)
+            to_root = _best(back, [back.direct(), back.turned(plan, away.ends_s(plan))], PLANS)
+            parts.append(backwards(gathered(symmetry, _spread(back, to_root, -to_root.start_s))))
+        if problem.collective != "reduce_scatter":
+            parts.append(gathered(symmetry, _spread(away, plan, plan.start_s)))
+        yield then(*parts) if len(parts) > 1 else parts[0]
+
+
+def _exchanged(problem: Problem, symmetry: Symmetry, ways: Ways) -> Iterator[Schedule]:
+    """By paths of whole blocks."""
+    search = Paths(ways, symmetry, problem.size_bytes / problem.ranks)
+    plan = _best(search, [search.direct(), search.hop_by_hop()], PLANS)
+    yield Schedule("all_to_all", _translated(symmetry, plan))
+
+
+def _translated(symmetry: Symmetry, plan: Plan[tuple[Path, ...]]) -> Steps:
+    """What device 0 does with its blocks, for every device."""
+    devices = symmetry.devices
+    origin = np.arange(devices)
+    src = np.concatenate([(0, *path[:-1]) for path in plan.shape])
+    dst = np.concatenate(plan.shape)
+    chunk = np.concatenate([np.full(len(path), path[-1]) for path in plan.shape])
+
+    def chunk_of(chunk: Ints) -> Ints:
+        return origin * devices + symmetry.shifted(chunk, origin)
+
+    return translated_rows(
+        symmetry, plan.start_s, src=src, dst=dst, chunk=chunk, chunk_of=chunk_of, num_chunks=devices**2
+    )
+
+
+def _best(search: Search[Shape], starts: Sequence[Plan[Shape]], plans: int) -> Plan[Shape]:
+    """The best plan, after a few changes to each start and many to the best of them."""
+    most = min(plans, MESSAGES // max(len(plan.way) for plan in starts))
+    tried = [search.run(start, int(most * FIRST)) for start in starts]
+    return search.run(min(tried, key=lambda plan: plan.end_s), most)
+
+
+def _given(search: Trees, plan: Spread) -> Plan[Ints]:
+    """The trees of hops as a plan."""
+    task = plan.chunk * (search.devices - 1) + plan.dst - 1
+    order = np.argsort(task)
+    return search.planned(plan.src[order], plan.start_s[order])
+
+
+def _spread(search: Trees, plan: Plan[Ints], moment_s: Floats) -> Spread:
+    """The plan as messages away from device 0, in order of these moments."""
+    order = np.argsort(moment_s, kind="stable")
+    chunk = np.arange(len(order)) // (search.devices - 1)
+    ends = plan.shape[order], search.child[order]
+    return Spread(search.chunks, chunk[order], *ends, moment_s[order], plan.end_s)

@@ -1,0 +1,115 @@
+"""Trees with messages past devices: right, faster than all straight from their source, and as fast as planned."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import choreo
+import choreo.synthesize.generators.annealed as module
+from choreo.schedule import Schedule, Steps, Transfers
+from choreo.synthesize.annealing.paths import Paths
+from choreo.synthesize.annealing.search import Plan
+from choreo.synthesize.annealing.trees import Trees
+from choreo.synthesize.annealing.ways import Ways
+from choreo.synthesize.generators.annealed import annealed
+from choreo.synthesize.generators.translated import Spread
+from choreo.synthesize.problem import read_problem
+from choreo.synthesize.symmetry import symmetry_of
+from choreo.topology.graph import Floats, Ints
+
+# A ring of an odd and of an even number, where ties are broken one way, and one within servers.
+NETWORKS = [
+    "ring(5, 50GB/s, 1us, overhead=100ns)",
+    "torus(4x3, 50GB/s, 1us, overhead=100ns)",
+    "ring(4, 90GB/s, 1us, overhead=100ns) x switch(2, 40GB/s, 1us, overhead=200ns)",
+]
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_the_figures_of_ways_are_those_of_messages_that_all_devices_send(network: str) -> None:
+    topology = choreo.get_topology(network)
+    symmetry = symmetry_of(topology)
+    assert symmetry is not None
+    ways = Ways.of(topology, symmetry)
+    devices = np.arange(topology.num_devices)
+    for offset in devices[1:].tolist():
+        there = symmetry.shifted(devices, np.array([offset]))
+        assert (ways.offset_of[there, devices] == offset).all()
+        rows = [(0, a, b, a) for a, b in zip(devices.tolist(), there.tolist(), strict=True)]
+        schedule = Schedule("all_gather", _steps(len(devices), rows))
+        size = 1e6 * len(devices)
+        found = choreo.simulate(schedule, topology, size).time_s
+        way = offset - 1
+        alone_s = 1e6 / ways.bandwidth_bytes_per_s[way] + ways.latency_s[way] + ways.costs_s[[0, 2], way].sum()
+        assert found == pytest.approx(alone_s)
+
+
+@pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter", "all_reduce", "all_to_all"])
+@pytest.mark.parametrize("network", NETWORKS)
+def test_schedules_are_right_and_faster_than_direct_ones(
+    network: str, collective: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PLANS", 600)
+    problem = read_problem(collective, network, "64KiB", ranks=None, root=None, effort="medium")
+    made = list(annealed(problem))
+    assert made
+    for one in made:
+        choreo.prove(one.schedule)
+    least = min(choreo.simulate(one.schedule, network, "64KiB").time_s for one in made)
+    direct = choreo.build(collective, "direct", problem.ranks)
+    assert least <= choreo.simulate(direct, network, "64KiB").time_s * (1 + 1e-9)
+
+
+def test_annealing_finds_better_plans() -> None:
+    topology = choreo.get_topology("torus(4x4, 50GB/s, 1us, overhead=100ns)")
+    symmetry = symmetry_of(topology)
+    assert symmetry is not None
+    ways = Ways.of(topology, symmetry)
+    paths = Paths(ways, symmetry, 16384)
+    assert paths.run(paths.direct(), 2000).end_s < 0.95 * paths.direct().end_s
+    for inward in (False, True):
+        trees = Trees(ways, 16384, 1, inward=inward)
+        assert trees.run(trees.direct(), 2000).end_s < 0.95 * trees.direct().end_s
+
+
+def test_paths_along_dimensions_end_where_they_should() -> None:
+    topology = choreo.get_topology("torus(5x4, 50GB/s, 1us, overhead=100ns)")
+    symmetry = symmetry_of(topology)
+    assert symmetry is not None
+    search = Paths(Ways.of(topology, symmetry), symmetry, 16384)
+    plan = search.hop_by_hop()
+    assert [path[-1] for path in plan.shape] == list(range(1, 20))
+    assert all(len({0, *path}) == len(path) + 1 for path in plan.shape)
+    assert max(len(path) for path in plan.shape) > 2
+
+
+def test_the_time_of_a_plan_is_that_of_its_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PLANS", 600)
+    monkeypatch.setattr(module, "CHUNKS", (1,))
+    planned: list[float] = []
+    spreads = module._spread
+
+    def spied(search: Trees, plan: Plan[Ints], moment_s: Floats) -> Spread:
+        planned.append(plan.end_s)
+        return spreads(search, plan, moment_s)
+
+    monkeypatch.setattr(module, "_spread", spied)
+    network = "torus(4x4, 50GB/s, 1us, overhead=100ns)"
+    problem = read_problem("all_gather", network, "256KiB", ranks=None, root=None, effort="medium")
+    first = next(annealed(problem))
+    assert choreo.simulate(first.schedule, network, "256KiB").time_s == pytest.approx(planned[0], rel=0.02)
+
+
+def test_networks_without_rings_to_pass_are_left_to_others() -> None:
+    for network in ("hgx-h100:2", "ring(3, 50GB/s, 1us)", "mesh(4x4, 50GB/s, 1us)"):
+        assert not list(annealed(read_problem("all_gather", network, "1MiB", ranks=None, root=None, effort="medium")))
+    long = read_problem("all_gather", NETWORKS[0], "64MiB", ranks=None, root=None, effort="medium")
+    assert not list(annealed(long))
+
+
+def _steps(ranks: int, rows: list[tuple[int, int, int, int]]) -> Steps:
+    step, src, dst, chunk = np.array(rows, np.int64).T
+    nothing = np.zeros(len(rows), np.bool_)
+    columns = Transfers(step, src, dst, chunk, np.ones(len(rows), np.int64), nothing, nothing)
+    return Steps.from_transfers(ranks, ranks, 1, columns)
