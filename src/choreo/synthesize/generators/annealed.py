@@ -33,7 +33,7 @@ MOST_BYTES = 4 << 20
 LEAST_RING = 4
 # The most chunks per share, the most devices, and how many plans are tried for one number of chunks: this many, or as
 # many as have so many messages.
-CHUNKS, MOST_DEVICES, PLANS, MESSAGES = (1, 2, 3), 256, 30_000, 4 << 20
+CHUNKS, MOST_DEVICES, PLANS, MESSAGES = (1, 2), 256, 30_000, 4 << 20
 # The part of them that goes to the first try of each start.
 FIRST = 0.3
 
