@@ -17,6 +17,7 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 
 from choreo.synthesize.annealing.ways import Ways
+from choreo.synthesize.list_scheduling import start_times
 from choreo.synthesize.timeline import planner
 from choreo.topology.graph import Floats, Ints
 
@@ -70,6 +71,7 @@ class Search(ABC, Generic[Shape]):
         self.takes_s = message_bytes / ways.bandwidth_bytes_per_s
         self.rng = np.random.default_rng(self.devices)
         self._start_times = planner()
+        self.is_compiled = self._start_times is not start_times
         self._payers = np.zeros((2, len(ways.latency_s)), np.int64)
 
     @abstractmethod

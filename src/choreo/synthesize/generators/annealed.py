@@ -34,6 +34,8 @@ LEAST_RING = 4
 # The most chunks per share, the most devices, and how many plans are tried for one number of chunks: this many, or as
 # many as have so many messages.
 CHUNKS, MOST_DEVICES, PLANS, MESSAGES = (1, 2), 256, 30_000, 4 << 20
+# How many times as long a plan takes without the compiled loop.
+SLOWER = 50
 # The part of them that goes to the first try of each start.
 FIRST = 0.3
 
@@ -102,7 +104,8 @@ def _translated(symmetry: Symmetry, plan: Plan[tuple[Path, ...]]) -> Steps:
 
 def _best(search: Search[Shape], starts: Sequence[Plan[Shape]], plans: int) -> Plan[Shape]:
     """The best plan, after a few changes to each start and many to the best of them."""
-    most = min(plans, MESSAGES // max(len(plan.way) for plan in starts))
+    messages = MESSAGES if search.is_compiled else MESSAGES // SLOWER
+    most = min(plans, messages // max(len(plan.way) for plan in starts))
     tried = [search.run(start, int(most * FIRST)) for start in starts]
     return search.run(min(tried, key=lambda plan: plan.end_s), most)
 
