@@ -129,9 +129,13 @@ def prepare_megatron() -> None:
     """Make Megatron-LM believe that Transformer Engine is there."""
     from megatron.core import utils
     from megatron.core.models.common.embeddings import rope_utils
+    from megatron.core.transformer.moe import moe_utils
     from packaging.version import Version
 
     utils._te_version = Version(TRANSFORMER_ENGINE)
+    sorts = ("sort_chunks_by_index", "sort_chunks_by_index_with_probs")
+    for name in ("permute", "permute_with_probs", "unpermute", *sorts):
+        setattr(moe_utils, f"fused_{name}", object())
     rope_utils.fused_apply_rotary_pos_emb = object()
 
 

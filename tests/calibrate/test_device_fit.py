@@ -24,6 +24,8 @@ from choreo.calibrate.device import (
 )
 from choreo.errors import DeviceError
 from choreo.hardware import Device, get_device, read_device
+from choreo.plan.layer.framework_kernels import TOP_K_MOVED
+from choreo.plan.layer.kernels import ROW_EXPERTS
 
 DATA = Path(calibrate.__file__).parent / "data"
 H200 = get_device("H200-141G-SXM")
@@ -64,6 +66,39 @@ def test_the_published_kernels_lie_where_bursts_and_steady_work_do() -> None:
     later = [one for one in kernels if one.is_matmul and one.m > 1024 and one.time_s > 100e-6]
     found = errors(H200, later)
     assert found.median < 0.06
+
+
+def test_products_of_experts_are_near_what_was_measured() -> None:
+    kernels = read_kernels(DATA / "h200_experts.csv")
+    for kind, dtype, median in (
+        ("gemm", "bf16", 0.04),
+        ("gemm_nt", "bf16", 0.05),
+        ("gemm", "fp8", 0.03),
+        ("gemm_split", "fp8", 0.05),
+    ):
+        found = errors(H200, [one for one in kernels if (one.kind, one.dtype) == (kind, dtype)])
+        assert found.kernels > 50
+        assert found.median < median
+    split = [one for one in kernels if one.kind == "gemm_split"]
+    assert fit_device(H200, split).curves.precision["fp8-split"] == pytest.approx(0.842, abs=0.002)
+    assert errors(without_split(H200), split).bias < -0.05  # without that constant they are too fast
+
+
+def without_split(device: Device) -> Device:
+    precision = {name: value for name, value in device.curves.precision.items() if "split" not in name}
+    return replace(device, curves=replace(device.curves, precision=precision))
+
+
+def test_torch_multiplies_experts_with_a_scale_a_row_more_slowly() -> None:
+    """The factor of such products in `plan.layer.kernels`, and that of top-k, are those of the table."""
+    kernels = read_kernels(DATA / "h200_experts.csv")
+    grouped = [one for one in kernels if one.kind == "grouped_row" and one.m >= 1024]
+    alone = np.array([one.batch * float(H200.matmul_time(one.m, one.n, one.k, "fp8")) for one in grouped])
+    assert np.median([one.time_s for one in grouped] / alone) == pytest.approx(ROW_EXPERTS, abs=0.05)
+    for one in kernels:
+        if one.kind == "topk" and one.n > 8:
+            moved = 2 * one.m * one.n + 8 * one.m * one.k
+            assert H200.memory_time(TOP_K_MOVED * moved, "reduction") == pytest.approx(one.time_s, rel=0.25)
 
 
 def test_the_architecture_holds_what_the_fit_gives(measured: tuple[MeasuredKernel, ...]) -> None:

@@ -138,6 +138,17 @@ def test_megatron_gets_options_for_how_tokens_are_dispatched() -> None:
     assert "in fp8" in lacks[0]
 
 
+def test_megatron_is_told_what_has_a_scale_and_no_module_that_is_not_there() -> None:
+    plan = Plan(dp=8, zero=1, precision="fp8")
+    for options, recipe in (("", "delayed"), ("+current-scaling", "tensorwise"), ("+blockwise", "blockwise")):
+        assert megatron("llama3-8b", plan, software=f"nemo{options}")["--fp8-recipe"] == recipe
+    again = replace(plan, recompute="selective", recompute_modules="layernorm,mlp")
+    assert megatron("llama3-8b", again)["--fp8-recipe"] == "tensorwise"
+    for name in ("mla_up_proj", "moe_act", "shared_experts", "moe"):
+        lacks = told("llama3-8b", replace(again, recompute_modules=name))["Megatron-LM"].lacks
+        assert f"a module {name} to compute again" in lacks[0]
+
+
 def test_both_get_options_for_hybrid_sharding() -> None:
     plan = Plan(dp=32, zero=3, shard_size=8)
     found = told("llama3-8b", plan, software="torchtitan")["torchtitan"]

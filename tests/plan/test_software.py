@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from choreo.hardware import get_device
 from choreo.plan.data_parallel.send_times import gathered_bytes, reduced_bytes
 from choreo.plan.layer.work import layer_work
 from choreo.plan.software import Style, get_software, list_software
@@ -24,8 +25,9 @@ def test_software_is_known_or_warned_about() -> None:
     assert get_software("torchtitan+compile").warning == ""
     assert get_software("torchtitan+compil").warning == (
         "the option 'compil' of torchtitan is not known; known: compile, eager-loss, autocast, tp-overlap, async-tp, "
-        "rowwise, bf16-gradients, bf16-moments, fp8-activations, optimizer-offload, deepep, fp8-dispatch, ep-overlap, "
-        "graphs, attention-graphs, router-graphs, token-drop, pure, imbalance=1.2, activation-offload=0.5"
+        "rowwise, current-scaling, blockwise, bf16-gradients, bf16-moments, fp8-activations, "
+        "optimizer-offload, deepep, fp8-dispatch, ep-overlap, graphs, attention-graphs, router-graphs, token-drop, "
+        "pure, imbalance=1.2, activation-offload=0.5"
     )
     mcore = get_software("mcore+pure")
     assert (mcore.name, mcore.pure) == ("megatron-core+pure", True)
@@ -82,6 +84,30 @@ def test_a_scale_a_row_casts_more_and_async_tp_hides_copies() -> None:
     ]
     assert times == sorted(times)
     assert len(set(times)) == 3
+
+
+def test_scales_and_sums_of_eight_bits() -> None:
+    plan = Plan(dp=8, zero=1, precision="fp8")
+    scales = ("", "+current-scaling", "+blockwise")
+    memory = [step(plan=plan, software=f"megatron-core{one}").kernels["memory-bound"] for one in scales]
+    assert memory == sorted(memory)
+    assert len(set(memory)) == 3
+    hopper = [step(plan=plan, software=f"megatron-core{one}").kernels["products"] for one in scales]
+    assert 1.005 < hopper[2] / hopper[1] < 1.04  # of three products one more is not summed by the tensor cores
+    later = [step(plan=plan, software=f"megatron-core{one}", cluster="hgx-b200").kernels["products"] for one in scales]
+    assert later[2] == pytest.approx(later[1], rel=0.01)  # where tensor cores sum in fp32
+
+
+def test_experts_have_small_kernels_and_a_cast_each() -> None:
+    plan = Plan(dp=8, ep=8, zero=1, micro_batch=4)
+    one = get_software("megatron-core")
+    with_them, without = (
+        step(MOE, plan, batch=32, software=some).kernels["memory-bound"]
+        for some in (one, replace(one, expert_kernels=0))
+    )
+    layers = sum(MOE.has_experts(layer) for layer in range(MOE.layers))
+    device = get_device("H100-80G-SXM")
+    assert with_them - without == pytest.approx(2 * 40 * layers * device.launch_s / one.efficiency, rel=0.02)
 
 
 def test_dispatch_by_rank_sends_less_and_hides_behind_another_micro_batch() -> None:

@@ -194,10 +194,10 @@ def test_a_row_of_nvidias_tables_is_run_as_its_recipe_says(tmp_path: Path) -> No
     cases, skipped = read_cases(file)
     assert not skipped
     assert [case.software for case in cases] == [
-        "nemo+deepep+ep-overlap",
+        "nemo+current-scaling+deepep+ep-overlap",
         "nemo+deepep",
-        "nemo+ep-overlap",
-        "nemo+activation-offload=0.500",
+        "nemo+current-scaling+ep-overlap",
+        "nemo+current-scaling+activation-offload=0.500",
         "megatron-core+deepep+token-drop",
     ]
     plans = [case.plans for case in cases]
@@ -208,6 +208,43 @@ def test_a_row_of_nvidias_tables_is_run_as_its_recipe_says(tmp_path: Path) -> No
     assert (folded.etp, folded.recompute) == (1, "none")  # 16 replicas, whose 32 ranks share out the experts
     assert offloaded.recompute == "none"
     assert {plan.etp for plan in plans[4]} == {1}
+
+
+@pytest.mark.parametrize(
+    ("precision", "source", "option"),
+    [("fp8-cs", "a paper", "+current-scaling"), ("FP8-SC", "a paper", "+blockwise"), ("fp8", "a paper", ""),
+     ("fp8 current scaling", "a paper", "+current-scaling"), ("fp8 blockwise", "a paper", "+blockwise")],
+)  # fmt: skip
+def test_a_row_says_what_has_a_scale(tmp_path: Path, precision: str, source: str, option: str) -> None:
+    found = read_case(read_one(tmp_path, software="megatron-core", precision=precision, source=source))
+    assert found.software == f"megatron-core{option}"
+
+
+def test_cells_as_other_tables_write_them(tmp_path: Path) -> None:
+    about = {
+        "seq": "4096",
+        "global_batch": "4M tokens",
+        "step_time_s": "3,25",
+        "mem_GB": "71.2 / 80",
+        "kv_heads": "MHA",
+    }
+    row = read_one(tmp_path, **about, recompute="AC", zero_stage="full shard", params_B="30B-A3B", tflops_per_gpu="40%")
+    assert (row.global_batch, row.step_time_s, row.mem_bytes, row.kv_heads) == (1024, 3.25, 71.2e9, None)
+    assert (row.recompute, row.zero, row.params, row.tflops_per_gpu) == ("full", 3, 30e9, None)
+
+
+def test_more_ranks_than_experts_give_way(tmp_path: Path) -> None:
+    about = {
+        "model": "Mixtral 8x7B",
+        "layers": "",
+        "hidden": "",
+        "heads": "",
+        "kv_heads": "",
+        "ffn": "",
+        "params_B": "",
+    }
+    found = read_case(read_one(tmp_path, **about, gpus="64", tp="1", pp="1", dp="64", ep="64", global_batch="64"))
+    assert found.plans[0].ep == 8
 
 
 @pytest.mark.parametrize(

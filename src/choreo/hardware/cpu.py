@@ -134,9 +134,16 @@ class Cpu(Device):
         return self
 
     def batched_matmul_time(
-        self, batch: npt.ArrayLike, m: npt.ArrayLike, n: npt.ArrayLike, k: npt.ArrayLike, precision: str = "bf16"
+        self,
+        batch: npt.ArrayLike,
+        m: npt.ArrayLike,
+        n: npt.ArrayLike,
+        k: npt.ArrayLike,
+        precision: str = "bf16",
+        *,
+        split: bool = False,
     ) -> Array:
-        """Seconds of `batch` products of one shape."""
+        """Seconds of `batch` products of one shape; a processor always sums in fp32."""
         used = self.precision(precision)
         count, rows, columns, inner = (np.asarray(size, dtype=np.float64) for size in (batch, m, n, k))
         curve = self.at_work.products[used]

@@ -18,6 +18,8 @@ __all__ = ["PRECISIONS", "Curves", "Device", "Source"]
 
 # Bytes of an element that is read; 8-bit and 4-bit products write 16 bits.
 PRECISIONS = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "fp4": 0.5625}
+# Products of eight bits whose sums go to fp32 registers every few steps, where tensor cores sum in less (Hopper, Ada).
+SPLIT = "fp8-split"
 # Substitutes for a precision that a device does not have, in order of preference.
 INSTEAD = {
     "fp4": ("fp8", "bf16", "fp16"),
@@ -45,7 +47,7 @@ class Curves:
     power: PowerCurve
     attention: Mapping[str, AttentionCurve]  # "flash-2 forward", "flash-2 backward", "flash-3 forward", ...
     memory: Mapping[str, MemoryCurve]  # by kind
-    precision: Mapping[str, float]  # η of a precision relative to bf16's, where it differs
+    precision: Mapping[str, float]  # η of a precision relative to bf16's, where it differs; SPLIT relative to fp8's
     sources: tuple[Source, ...] = ()
 
 
@@ -130,21 +132,34 @@ class Device:
         """Dense FLOP/s of the datasheet, in the nearest precision that the device has."""
         return self.peak_flops[self.precision(precision)]
 
-    def matmul_time(self, m: npt.ArrayLike, n: npt.ArrayLike, k: npt.ArrayLike, precision: str = "bf16") -> Array:
+    def matmul_time(
+        self, m: npt.ArrayLike, n: npt.ArrayLike, k: npt.ArrayLike, precision: str = "bf16", *, split: bool = False
+    ) -> Array:
         """Seconds of one product of an m x k by a k x n matrix."""
-        return self.batched_matmul_time(1, m, n, k, precision)
+        return self.batched_matmul_time(1, m, n, k, precision, split=split)
 
     def batched_matmul_time(
-        self, batch: npt.ArrayLike, m: npt.ArrayLike, n: npt.ArrayLike, k: npt.ArrayLike, precision: str = "bf16"
+        self,
+        batch: npt.ArrayLike,
+        m: npt.ArrayLike,
+        n: npt.ArrayLike,
+        k: npt.ArrayLike,
+        precision: str = "bf16",
+        *,
+        split: bool = False,
     ) -> Array:
-        """Seconds of `batch` products of one shape in one kernel, as in attention that is not fused."""
+        """Seconds of `batch` products of one shape in one kernel, as in attention that is not fused.
+
+        `split` sums products of eight bits in fp32, step by step. Tensor cores wait for that, and draw less meanwhile.
+        """
         used, curve = self.precision(precision), self.curves.matmul
         shape = _floats(batch, m, n, k)
         rate = self._rate(used)
+        slower = self.curves.precision.get(SPLIT, 1.0) if split and used == "fp8" else 1.0
         math_s = curve.math_time(
             *shape,
             sms=self.sms,
-            rate=rate,
+            rate=rate * slower,
             bandwidth_bytes_per_s=self.memory_bandwidth_bytes_per_s,
             floor_s=self.launch_s,
         )

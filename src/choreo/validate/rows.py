@@ -94,11 +94,14 @@ def missing_columns(path: Path | str, missing: Sequence[str], header: Sequence[s
 def read_number(text: str | None) -> float | None:
     """A number, with or without commas and underscores; None if there is none, or no measurement could give it.
 
-    >>> read_number("1,024"), read_number("n/a")
-    (1024.0, None)
+    >>> read_number("1,024"), read_number("2,5"), read_number("n/a")
+    (1024.0, 2.5, None)
     """
+    plain = (text or "").replace("_", "")
+    # A comma before other than three digits is a decimal one.
+    decimal = plain.count(",") == 1 and "." not in plain and re.fullmatch(r"\s*-?(\d+,(\d{1,2}|\d{4,})|0,\d+)", plain)
     try:
-        value = float((text or "").replace(",", "").replace("_", ""))
+        value = float(plain.replace(",", "." if decimal else ""))
     except ValueError:
         return None
     return value if value == 0 or LEAST <= abs(value) <= MOST else None

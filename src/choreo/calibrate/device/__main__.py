@@ -58,9 +58,21 @@ def _residuals() -> list[str]:
         some = [kernels[number] for number in at]
         burst = errors(device, some, left_out[at])
         lines.append(f"{name:22}{_format_errors(errors(device, some))}  {_format_errors(burst, short=True)}")
+    lines += ["", "h200_experts.csv      kernels  median  90th    bias", *_experts(device)]
     lines += ["", "h200_kernels.csv      kernels  median  90th    bias   as a burst: median  90th"]
     lines += _published(device)
     return lines
+
+
+def _experts(device: Device) -> list[str]:
+    kernels = read_kernels(DATA / "h200_experts.csv")
+    parts = {
+        "products, bf16": [one for one in kernels if one.kind == "gemm" and one.dtype == "bf16"],
+        "weight gradients, bf16": [one for one in kernels if one.kind == "gemm_nt"],
+        "products, fp8": [one for one in kernels if one.kind == "gemm" and one.dtype == "fp8"],
+        "the same, split sums": [one for one in kernels if one.kind == "gemm_split"],
+    }
+    return [f"{name:22}{_format_errors(errors(device, some))}" for name, some in parts.items()]
 
 
 def _published(device: Device) -> list[str]:

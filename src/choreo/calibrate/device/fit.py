@@ -2,9 +2,9 @@
 
 What is fitted, and to what: η, k_ramp, q, κ, η_mem and the power of an SM to matrix products, steady ones and bursts
 (bursts run at the highest clock, so they tell the tensor cores from the power limit); a factor for each other
-precision; η, t_exp, ramp and diagonal of attention in each direction; the share of the bandwidth of plain elementwise
-kernels, and the bytes a clock of every other kind. What is not: tiles, p, the shortest split of k, γ, static power and
-the loads, which stay those of the architecture.
+precision, and for sums of eight-bit products in fp32; η, t_exp, ramp and diagonal of attention in each direction; the
+share of the bandwidth of plain elementwise kernels, and the bytes a clock of every other kind. What is not: tiles, p,
+the shortest split of k, γ, static power and the loads, which stay those of the architecture.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from choreo.calibrate.device.kernels import MeasuredKernel
-from choreo.hardware.device import Device
+from choreo.hardware.device import SPLIT, Device
 from choreo.hardware.matmul import Array
 from choreo.hardware.power import Duty
 
@@ -38,6 +38,7 @@ KINDS = {
     "adam": "optimizer",
 }
 BY_MEMORY = ("copy", "elementwise", "gather")  # kinds that the memory limits, not the SMs
+UNUSUAL = ("gemm_burst", "gemm_split")  # products that are not steady, or not summed by the tensor cores alone
 BURST = Duty(1e-6, 1 - 1e-6)
 SOFT = 0.05  # residuals beyond this count less than their square
 
@@ -131,16 +132,17 @@ def _groups(device: Device) -> list[tuple[Callable[[MeasuredKernel], bool], Call
     """Which kernels go through which curve together, and how."""
 
     def products(
-        precision: str, burst: bool
+        precision: str, how: str
     ) -> tuple[Callable[[MeasuredKernel], bool], Callable[[list[MeasuredKernel]], Array]]:
-        held = replace(device, duty=BURST) if burst else device
+        held = replace(device, duty=BURST) if how == "gemm_burst" else device
 
         def matches(one: MeasuredKernel) -> bool:
             same = one.dtype.partition("x")[0] == precision
-            return one.is_matmul and same and (one.kind == "gemm_burst") == burst
+            return one.is_matmul and same and (one.kind if one.kind in UNUSUAL else "") == how
 
         def evaluate(some: list[MeasuredKernel]) -> Array:
-            return held.batched_matmul_time(np.array([one.batch for one in some]), *_columns(some), precision)
+            batch = np.array([one.batch for one in some])
+            return held.batched_matmul_time(batch, *_columns(some), precision, split=how == "gemm_split")
 
         return matches, evaluate
 
@@ -166,7 +168,7 @@ def _groups(device: Device) -> list[tuple[Callable[[MeasuredKernel], bool], Call
         return (lambda one: KINDS.get(one.kind) == kind), evaluate
 
     return [
-        *(products(precision, burst) for precision in device.peak_flops for burst in (False, True)),
+        *(products(precision, how) for precision in device.peak_flops for how in ("", *UNUSUAL)),
         *(
             attention(f"{library}_{direction}", mask)
             for library in ("attn", "flash2")
@@ -220,8 +222,9 @@ def _fit_matmul(device: Device, kernels: list[MeasuredKernel]) -> Device:
         issue = (0.4, 1.0) if bursts else (0.999 * curve.issue, 1.001 * curve.issue)
         low = (issue[0], 0, 0, 0, 0.3, 0.1 * power.sm_w)
         device = _solve(make, sixteen, start, low, (issue[1], 1000, 1, 100, 1, 10 * power.sm_w))
-    for precision in device.peak_flops:
-        own = [one for one in kernels if one.dtype == precision]
+    for precision in (*device.peak_flops, SPLIT):
+        dtype, _, split = precision.partition("-")
+        own = [one for one in kernels if one.dtype == dtype and (one.kind == "gemm_split") == bool(split)]
         if precision not in ("bf16", "fp16") and own:
 
             def make_precise(values: Array, precision: str = precision, device: Device = device) -> Device:

@@ -4,6 +4,7 @@
 | --- | --- | --- | --- |
 | `gemm`, `gemm_nn`, `gemm_nt` | rows, columns, inner length; forward, and the orders of backward | `bf16` | TFLOPS |
 | `gemm_burst` | the same, too briefly for the power limit to bite | `bf16` | TFLOPS |
+| `gemm_split` | the same with sums in fp32, step by step | `fp8` | TFLOPS |
 | `bmm` | the same of each product | `bf16x64`: 64 products | TFLOPS |
 | `attn_fwd_causal`, `attn_fwdbwd_full`, `flash2_...` | batch, heads, sequence | `d128`: head size | TFLOPS |
 | anything else, memory-bound | rows, columns | of the input | TB/s of bytes read and written |

@@ -112,14 +112,21 @@ def _eight_bit(timer: KernelTimer) -> Iterator[MeasuredKernel]:
     torch = timer.torch
     multiply, eight = torch._scaled_mm, torch.float8_e4m3fn
     one = torch.ones((), device="cuda", dtype=torch.float32)
-    options = {"scale_a": one, "scale_b": one, "out_dtype": torch.bfloat16, "use_fast_accum": True}
-    for n, k in FEWER:
-        for m in (1024, 4096, 8192, 16384):
-            calls = [
-                partial(multiply, timer.random(m, k).to(eight), timer.random(n, k).to(eight).t(), **options)
-                for _ in timer.sets(m * k + k * n + 2 * m * n)
-            ]
-            yield _product("gemm", (m, n, k), "fp8", timer.graphed(calls))
+    options = {"scale_a": one, "scale_b": one, "out_dtype": torch.bfloat16}
+    for kind, fast in (("gemm", True), ("gemm_split", False)):
+        for n, k in FEWER:
+            for m in (1024, 4096, 8192, 16384) if fast else (1024, 8192):
+                calls = [
+                    partial(
+                        multiply,
+                        timer.random(m, k).to(eight),
+                        timer.random(n, k).to(eight).t(),
+                        use_fast_accum=fast,
+                        **options,
+                    )
+                    for _ in timer.sets(m * k + k * n + 2 * m * n)
+                ]
+                yield _product(kind, (m, n, k), "fp8", timer.graphed(calls))
 
 
 def _batched(timer: KernelTimer) -> Iterator[MeasuredKernel]:

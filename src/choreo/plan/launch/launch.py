@@ -10,7 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from choreo.plan.launch.megatron import megatron_lacks, megatron_notes, megatron_options
+from choreo.plan.launch.megatron import megatron_notes, megatron_options
+from choreo.plan.launch.megatron_lacks import megatron_lacks
 from choreo.plan.launch.torchtitan import torchtitan_lacks, torchtitan_notes, torchtitan_options
 
 if TYPE_CHECKING:

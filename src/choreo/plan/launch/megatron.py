@@ -6,78 +6,21 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from choreo.plan.launch.megatron_lacks import offloaded_layers
 from choreo.plan.pipeline.split import layers_per_stage
-from choreo.plan.software.ability import ability_of
-from choreo.units import counted
 from choreo.workload.plan import SPLITS
 
 if TYPE_CHECKING:
     from choreo.plan.job import TrainingJob
     from choreo.workload import Model, Plan
 
-__all__ = ["megatron_lacks", "megatron_notes", "megatron_options"]
+__all__ = ["megatron_notes", "megatron_options"]
 
 SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
 PADDING = 128  # Megatron-LM pads the vocabulary to a multiple of this times tp by default
 NEWER = ("blackwell",)  # architectures that need no CUDA_DEVICE_MAX_CONNECTIONS, and have mxfp8
+SCALING = {"tensor": "delayed", "current": "tensorwise", "block": "blockwise", "row": "tensorwise"}
 CONTEXT = {"ring": "p2p", "all_gather": "allgather"}
-
-
-def megatron_lacks(job: TrainingJob, plan: Plan) -> Iterator[str]:
-    """What a model or a plan has that Megatron-LM has no option for."""
-    model = job.model
-    yield from ability_of("megatron-core" + "+ep-overlap" * bool(job.software.ep_overlap)).lacks(plan)
-    if model.parallel_block:
-        yield "attention and MLP in parallel"
-    if model.norms_per_layer != 2:
-        yield f"{counted(model.norms_per_layer, 'norm')} a layer"
-    if model.norm_after:
-        yield "norms after attention and MLP"
-    if model.qk_norm_whole:
-        yield "norms over all heads of queries and keys"
-    if model.embedding_norm:
-        yield "a norm after the embedding"
-    if model.norm not in ("rms", "layer"):
-        yield "layer norms without a bias"
-    if model.head_bias:
-        yield "a bias of the output layer"
-    if not model.rotary and not model.learned_positions:
-        yield "positions that are neither learned nor rotary (ALiBi)"
-    if model.chunked and model.window < job.seq:
-        yield f"attention in chunks of {model.window}"
-    known = ("silu", "clipped-swiglu") if model.gated else ("gelu", "gelu-tanh", "squared-relu")
-    if model.activation not in known:
-        yield f"{'a gated MLP' if model.gated else 'an MLP'} with {model.activation}"
-    yield from _plan_lacks(job, plan)
-
-
-def _plan_lacks(job: TrainingJob, plan: Plan) -> Iterator[str]:
-    """What a plan has that there is no option for."""
-    model = job.model
-    if model.experts and model.bias and plan.expert_tp > 1:
-        yield "biases of experts that tensor parallelism cuts"
-    if plan.cp > 1 and job.seq % (2 * plan.cp):
-        yield f"sequences of {job.seq} that are not divisible by 2 cp = {2 * plan.cp}"
-    if job.software.moment_bytes == 4 and plan.zero == 0:
-        yield "moments in bf16 without a distributed optimizer"
-    if job.software.optimizer_offload and plan.zero == 0:
-        yield "an optimizer at the host that is not distributed"
-    if job.software.activation_offload and (plan.pp > 1 or plan.recompute != "none"):
-        yield "activations at the host beside a pipeline or recomputation"
-    elif job.software.activation_offload and not 0 < _offloaded_layers(job) < job.model.layers:
-        yield "activations of all layers at the host"
-    if job.software.stored_bytes == 1:
-        yield "inputs of activation functions stored in fp8, which no option asks for"
-    if job.software.dispatch_bytes == 1 and plan.ep > 1:
-        yield "tokens dispatched in fp8, which no option asks for"
-    if "graphs" in job.software.name:
-        yield "CUDA graphs, whose options choreo does not print"
-    if "+token-drop" in job.software.name:
-        yield "tokens dropped beyond a capacity, whose options choreo does not print"
-    if plan.precision == "tf32":
-        yield "tf32"
-    if plan.precision in ("fp8", "fp4") and plan.zero >= 2:
-        yield f"{plan.precision} beside Megatron-FSDP, which choreo does not price"
 
 
 def megatron_notes(job: TrainingJob, plan: Plan) -> Iterator[str]:
@@ -191,7 +134,7 @@ def _experts(model: Model) -> Iterator[str]:
         yield f"--moe-shared-expert-intermediate-size {model.shared_ffn}"
     if model.shared_gate:
         yield "--moe-shared-expert-gate"
-    yield "--moe-grouped-gemm --moe-router-dtype fp32"
+    yield "--moe-grouped-gemm --moe-permute-fusion --moe-router-dtype fp32"
     if model.router_score == "sigmoid":
         yield "--moe-router-score-function sigmoid"
         if model.router_bias:
@@ -315,11 +258,6 @@ def _data_parallel(job: TrainingJob, plan: Plan) -> Iterator[str]:
         yield "--grad-reduce-in-bf16"
 
 
-def _offloaded_layers(job: TrainingJob) -> int:
-    """How many layers' activations are offloaded; Megatron-LM counts layers, not a share of each."""
-    return round(job.software.activation_offload * job.model.layers)
-
-
 def _memory(job: TrainingJob, plan: Plan) -> Iterator[str]:
     if job.software.moment_bytes == 4 or job.software.optimizer_offload:
         yield "--use-precision-aware-optimizer"
@@ -328,7 +266,7 @@ def _memory(job: TrainingJob, plan: Plan) -> Iterator[str]:
     if job.software.optimizer_offload:
         yield "--optimizer-cpu-offload"
     if job.software.activation_offload:
-        yield f"--cpu-offloading-num-layers {_offloaded_layers(job)}"
+        yield f"--cpu-offloading-num-layers {offloaded_layers(job)}"
     if plan.recompute == "selective":
         yield f"--recompute-granularity selective --recompute-modules {' '.join(plan.modules or ('core_attn',))}"
     if plan.recompute == "full" and plan.recompute_layers:
@@ -338,6 +276,15 @@ def _memory(job: TrainingJob, plan: Plan) -> Iterator[str]:
         yield "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
 
 
+def _scaling(job: TrainingJob, plan: Plan) -> str:
+    """What has a scale in eight bits, by Megatron-LM's names."""
+    if job.device.architecture in NEWER:
+        return "mxfp8"
+    recipe = SCALING[job.software.fp8_scaling]
+    # Recomputing an operand loses the scaling factors of the steps before.
+    return "tensorwise" if recipe == "delayed" and {"layernorm", "moe_act"} & set(plan.modules) else recipe
+
+
 def _precision(job: TrainingJob, plan: Plan) -> Iterator[str]:
     match plan.precision:
         case "fp16":
@@ -345,9 +292,6 @@ def _precision(job: TrainingJob, plan: Plan) -> Iterator[str]:
         case "bf16":
             yield "--bf16"
         case "fp8":
-            recipe = "mxfp8" if job.device.architecture in NEWER else "delayed"
-            if recipe == "delayed" and {"layernorm", "moe_act"} & set(plan.modules):
-                recipe = "blockwise"  # recomputing an operand loses the delayed scaling factors
-            yield f"--bf16 --fp8-format hybrid --fp8-recipe {recipe}"
+            yield f"--bf16 --fp8-format hybrid --fp8-recipe {_scaling(job, plan)}"
         case "fp4":
             yield "--bf16 --fp4-format e2m1 --fp4-recipe nvfp4"

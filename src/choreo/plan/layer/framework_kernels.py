@@ -24,6 +24,8 @@ COMPOSITE_NORM = {"forward": (34, 7), "dgrad": (70, 12)}  # bytes, kernels
 COMPOSITE_NORM_FP32 = {"forward": (28, 6), "dgrad": (84, 12)}
 NARROW_NORM_FP32 = {"forward": 8, "dgrad": 12}
 COMPOSITE_ROTATION = {"forward": (20, 3), "dgrad": (20, 3)}
+# torch.topk of the scores of 128 and 256 experts takes as long as a reduction of this many times its bytes, on an H200.
+TOP_K_MOVED = 60
 # The forward share of the loss's memory traffic.
 LOSS_FORWARD = 0.45
 # Extra bytes per parameter that a matmul moves if it accumulates fp32 gradients itself: see `accumulate_moved`.
@@ -37,6 +39,8 @@ def memory_kernel(
     direction = "dgrad" if phase in ("dgrad", "wgrad") else "forward"
     moved, launches = op.bytes_moved, 1
     kind = "activation" if op.name.split(".")[0].endswith("_activation") else MEMORY_KINDS.get(op.kind, op.kind)
+    if op.name.startswith("routes"):
+        return op.bytes_moved * TOP_K_MOVED, 1, kind
     if op.kind in ("cross_entropy", "reduction"):
         return 0.0, 1, kind  # `beside` counts all passes of the loss over the logits
     if op.kind == "norm":

@@ -27,6 +27,8 @@ Floats = npt.NDArray[np.float64]
 # Bytes per quantised element: read in 16 bits, written in 8, and once more transposed.
 CAST_READ, CAST_WRITTEN = 2, 2
 MOST_KERNELS = 32.0  # for the experts of a rank
+# torch's grouped product of eight bits with a scale a row, over those of the experts one by one, on an H200.
+ROW_EXPERTS = 1.3
 # Of what an operator takes the host: a product of one of several experts, which a loop in C++ launches (4 us of 24).
 IN_LOOP = 0.15
 # Of `expert_operators`, those of the router and of counting tokens, which are all alike from step to step.
@@ -43,11 +45,12 @@ class MatmulKind(NamedTuple):
     """A matmul; sizes are count, m, n, k."""
 
     precision: str
+    split: bool = False
 
     def seconds(self, device: Device, sizes: Floats) -> Floats:
         """Seconds of each kernel; `sizes` has a row for each size."""
         count, m, n, k = sizes
-        return device.batched_matmul_time(count, m, n, k, self.precision)
+        return device.batched_matmul_time(count, m, n, k, self.precision, split=self.split)
 
 
 class AttentionKind(NamedTuple):
@@ -152,11 +155,14 @@ def list_kernels(  # noqa: PLR0917 -- all that kernels depend on
             by_expert = op.name.startswith("expert_")
             each = min(op.count, MOST_KERNELS) if by_expert else 1.0
             count, *shape = _shape(op, plan, style)
-            kernels.append(LayerKernel(_matmul(used), (count / each, *shape), each))
+            eight = used in ("fp8", "fp4")
+            split = eight and (style.split_sums == "always" or (style.split_sums == "backward" and phase != "forward"))
+            slower = ROW_EXPERTS if by_expert and eight and style.fp8_scaling == "row" else 1.0
+            kernels.append(LayerKernel(_matmul(used, split), (count / each, *shape), each * slower))
             launched = 1 if each == 1 else each * IN_LOOP
             extra += round(style.expert_row_operators * each) if by_expert else 0
-            if used in ("fp8", "fp4"):
-                kernels += _casts(op, style)
+            if eight:
+                kernels += _casts(op, style, each)
                 launched *= 3
         elif op.kind == "attention":
             steps = list(_attention(op, wide, phase, style))
@@ -176,6 +182,7 @@ def list_kernels(  # noqa: PLR0917 -- all that kernels depend on
         launches += pieces
     if "dispatched" in graph.tensors and phase in ("forward", "dgrad"):
         launches += style.expert_operators * (1 if style.graphs == "none" else 1 - ROUTING)
+        extra += style.expert_kernels
     choices = (model.experts_per_token, model.expert_nodes)
     flops = sum(op.flops for op in found)
     return LayerPass(tuple(kernels), launches, extra, flops, phase in ("dgrad", "wgrad"), choices=choices)
@@ -223,13 +230,15 @@ def _shape(op: Operator, plan: Plan, style: Style) -> tuple[float, float, float,
     return op.count, op.m * style.imbalance, op.n, op.k
 
 
-def _casts(op: Operator, style: Style) -> Iterator[LayerKernel]:
+def _casts(op: Operator, style: Style, pieces: float) -> Iterator[LayerKernel]:
     """Kernels that cast a matmul's operands to 8 bits, with a transposed copy for the backward pass.
 
-    Weight gradients reuse operands that were cast for the other matmuls. In hand-written layers the preceding norm or
-    activation writes 8 bits directly, and the weights' cast is kept from one micro-batch to the next; tokens reach
-    experts in 16 bits, and are cast by a kernel of their own. With one scale per row, every matmul casts both operands,
-    and there is no copy to transpose.
+    Weight gradients reuse operands that were cast for the other matmuls, and the weights' cast is kept from one
+    micro-batch to the next. In hand-written layers the preceding norm or activation writes 8 bits directly, if a
+    tensor's scale comes from the steps before; a scale of this step they find as they write 16 bits, where others take
+    another pass. Tokens reach experts in 16 bits, and each expert's are cast by a kernel of their own. Blocks of 128
+    lie otherwise in the transposed copy, which is a pass too. With one scale per row, every matmul casts both operands,
+    and there is no copy.
     """
     if style.fp8_scaling == "row":
         operands = op.count * (op.m * op.k + op.k * op.n)
@@ -239,9 +248,12 @@ def _casts(op: Operator, style: Style) -> Iterator[LayerKernel]:
         return
     rows = op.count * op.m * op.k
     routed = op.name.startswith("expert_")
-    if style.fusion == "hand" and op.phase == "forward" and not routed:
-        yield LayerKernel(_memory("cast"), (rows * CAST_WRITTEN,))
+    written = style.fusion == "hand" and op.phase == "forward" and not routed  # by a norm or an activation
+    if written and style.fp8_scaling != "block":
+        moved = CAST_WRITTEN + CAST_READ * (style.fp8_scaling == "current")
+        yield LayerKernel(_memory("cast"), (rows * moved,))
         return
+    read = CAST_READ * (1 if style.fp8_scaling == "tensor" else 2)
     kept = style.fusion == "hand" or op.phase != "forward"
     operands = rows + (0.0 if kept else op.count * op.k * op.n)
-    yield LayerKernel(_memory("cast"), (operands * (CAST_READ + CAST_WRITTEN),))
+    yield LayerKernel(_memory("cast"), (operands * (read + CAST_WRITTEN) / pieces,), pieces)

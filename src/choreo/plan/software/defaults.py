@@ -48,19 +48,35 @@ ALIASES = {
     "megatron-deepspeed": "megatron-2021",
     "deepspeed": "megatron-2021",
     "gpt-neox": "megatron-2021",
+    "primus": "megatron-core",
+    "mindspeed": "megatron-core",
+    "pai": "megatron-core",
+    "simumax": "megatron-core",
     "haillm": "hai-llm",
     "llm-foundry": "fsdp",
     "composer": "fsdp",
+    "mosaicml": "fsdp",
+    "accelerate": "fsdp",
+    "axolotl": "fsdp",
+    "torchtune": "fsdp",
+    "litgpt": "fsdp",
+    "lit-gpt": "fsdp",
+    "modalities": "fsdp",
+    "olmo-core": "torchtitan",
     "fsdp2": "torchtitan",
     "titan": "torchtitan",
     "pax": "jax",
     "xla": "jax",
     "maxtext": "jax",
     "paxml": "jax",
+    "levanter": "jax",
+    "easylm": "jax",
+    "t5x": "jax",
     "torch": "torch-eager",
     "pytorch": "torch-eager",
+    "ddp": "torch-eager",
 }
-GENERIC = {"torch", "pytorch", "jax", "xla"}
+GENERIC = {"torch", "pytorch", "jax", "xla", "ddp"}
 
 
 def usual_program(family: str) -> str:
@@ -77,8 +93,8 @@ def program_name(text: str) -> str:
 
     Known names are searched for among the words of the text, and the longest is taken.
 
-    >>> program_name("NeMo 2.0"), program_name("PyTorch FSDP"), program_name("colossal-ai")
-    ('nemo', 'fsdp', 'colossal-ai')
+    >>> program_name("NeMo 2.0"), program_name("PyTorch 2.5 compile"), program_name("colossal-ai")
+    ('nemo', 'torch-compile', 'colossal-ai')
     """
     name = text.strip().lower()
     known = {**ALIASES, **{program: program for program in DEFAULTS}}
@@ -87,7 +103,8 @@ def program_name(text: str) -> str:
     if not found:
         return name
     # "pytorch fsdp" is FSDP: a generic name counts least.
-    return known[max(found, key=lambda one: (one not in GENERIC, len(one)))]
+    program = known[max(found, key=lambda one: (one not in GENERIC, len(one)))]
+    return "torch-compile" if program == "torch-eager" and "-compile" in words else program
 
 
 def program_defaults(text: str) -> Defaults:

@@ -24,7 +24,9 @@ OPTIONS: dict[str, dict[str, object]] = {
     "tp-overlap": {"tp_overlap": 0.5},
     # torch's symmetric memory copies parts of an operand while others are multiplied, as NVIDIA's user buffers do.
     "async-tp": {"tp_overlap": 0.5},
-    "rowwise": {"fp8_scaling": "row"},
+    "rowwise": {"fp8_scaling": "row", "split_sums": "never"},
+    "current-scaling": {"fp8_scaling": "current"},
+    "blockwise": {"fp8_scaling": "block", "split_sums": "always"},
     "bf16-gradients": {"gradient_bytes": 2, "accumulate_bytes": 2},
     "bf16-moments": {"moment_bytes": 4},
     "fp8-activations": {"stored_bytes": 1},
@@ -66,10 +68,12 @@ class Style:
     dispatch: str
     pads_experts: bool
     expert_operators: float
+    expert_kernels: int
     expert_row_operators: float
     graphs: str
     stored_bytes: int
     fp8_scaling: str
+    split_sums: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,7 @@ class Software:
     several_queues: bool
     pads_experts: bool
     expert_operators: float
+    expert_kernels: int  # small ones on the device, each way
     expert_row_operators: float  # beside each product of an expert
     graphs: str  # what of a layer is launched as one CUDA graph: "none", the "router", or that and "attention"
     dp_overlap: str  # "always", "never", or "without-pipeline"
@@ -114,7 +119,8 @@ class Software:
     gathered_fp8_bytes: int
     moment_bytes: int
     stored_bytes: int
-    fp8_scaling: str  # one scale a "tensor", or one a "row"
+    fp8_scaling: str  # what has a scale: a "tensor" (of the steps before, or the "current"), a "row", or a "block"
+    split_sums: str  # products of eight bits that are summed in fp32 outside the tensor cores
     bucket_bytes: float
     bucket_moved: float
     accumulate_bytes: int

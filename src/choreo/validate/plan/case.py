@@ -33,8 +33,9 @@ INTERLEAVES = range(1, MOST_INTERLEAVE + 1)
 # As rows write them, the narrowest first: in "fp8 with bf16" the products are fp8. int8 goes at the speed of fp8, and
 # "16-mixed" is in what the device has of 16 bits.
 PRECISIONS = {
-    "fp4": "fp4", "fp8": "fp8", "e4m3": "fp8", "int8": "fp8", "bf16": "bf16", "fp16": "fp16", "half": "fp16",
-    "tf32": "tf32", "fp32": "fp32", "fp64": "fp32", "16": "16",
+    "fp4": "fp4", "fp8": "fp8", "e4m3": "fp8", "e5m2": "fp8", "int8": "fp8", "8-bit": "fp8", "8bit": "fp8",
+    "w8a8": "fp8", "bf16": "bf16", "fp16": "fp16", "half": "fp16", "tf32": "tf32", "fp32": "fp32", "fp64": "fp32",
+    "16": "16",
 }  # fmt: skip
 NETWORK = re.compile(
     r"\b(?:efa|p[3-6]d?e?n?|ib|infiniband|roce|[ehnx]dr\d*|slingshot|ethernet|tcpxo?|perlmutter)\b|"
@@ -220,7 +221,7 @@ def _split(row: MeasuredRow, model: Model, pp: int, interleave: int, recipe: Rec
     last = model.layers - each * (chunks - 1)
     if pp > 1 and recipe is not None and model.mtp_layers and 0 < last < each:
         return f"{each}*{chunks - 1},{last}"
-    if pp == 1 or ability_of(program_name(row.software)).uneven_stages:
+    if pp == 1 or (interleave == 1 and ability_of(program_name(row.software)).uneven_stages):
         return "even"
     divides = even(model.layers, pp) and (interleave == 1 or even(model.layers, pp * interleave, CHUNK_EXTRAS))
     return "even" if divides else "balanced"

@@ -13,11 +13,11 @@ from choreo.errors import UsageError
 from choreo.validate.rows import read_number
 from choreo.workload.choices import MODULES
 
-__all__ = ["read_count", "read_figure", "read_recompute", "read_yes", "read_zero"]
+__all__ = ["read_batch", "read_count", "read_figure", "read_recompute", "read_yes", "read_zero"]
 
 EMPTY = {"", "na", "n/a", "nan", "none", "null", "-", "?"}
 YES = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
-YES |= {"y": True, "enabled": True, "n": False, "disabled": False}
+YES |= {"y": True, "enabled": True, "n": False, "disabled": False, "sp": True, "used": True, "✓": True, "x": True}
 # Activations of the MLP in the column `gated`.
 ACTIVATIONS = {"swiglu": True, "geglu": True, "reglu": True, "glu": True, "silu": True}
 ACTIVATIONS |= {"gelu": False, "relu": False, "squared-relu": False, "squared relu": False, "relu2": False}
@@ -28,17 +28,30 @@ RECOMPUTE |= {"true": "full", "1": "full", "yes": "full", "block": "full"}
 # Other words, looked for in this order: "block, 4 layers", "selective (core_attn, mlp)", "offload", "save_qkv_proj".
 RECOMPUTE_WORDS = {
     r"full|block|uniform|all layers|(activation|gradient)[ _-]checkpoint|\bheavy\b": "full",
-    r"selective|attn|attention|partial|\bop\b|module|minimal|save_|\b(norm|layernorm)\b": "selective",
+    r"selective|attn|attention|partial|\bsac\b|\bop\b|module|minimal|save_|\b(norm|layernorm)\b": "selective",
+    r"\bac\b|checkpoint|remat|recompute|every": "full",
     r"offload|without|disabled": "none",
 }
+# What says that a size follows from others, as it does where the cell is empty.
+FOLLOWS = {
+    "kv_heads": re.compile(r"mha|mla|gqa", re.IGNORECASE),
+    "ffn": re.compile(r"[\d./]+ ?[*x×]? ?(h|d|hidden)", re.I),
+}
+NEVER = re.compile(r"(?!)")
 WHAT = re.compile(r"\s*(gpus?|tpus?|chips|devices|accelerators|tokens|layers|heads|sequences)\.?$", re.IGNORECASE)
 LAYERS = re.compile(r"(?:(\d+)\s*layers?|^\s*(\d+)\s*$|num[_ -]layers\s*=?\s*(\d+))", re.IGNORECASE)
 ZERO_WORDS = {
-    r"fsdp|hsdp|params|full_shard|hybrid_shard|\bmics\b|zero\s*\+\+": 3,
-    r"os\s*\+\s*g|optim_grads|shard_grad|\bp2\b": 2,
-    r"\bos\b|optim|distributed": 1,
+    r"fsdp|hsdp|params|full[ _-]shard|hybrid[ _-]shard|\bmics\b|zero\s*\+\+": 3,
+    r"os\s*\+\s*g|optim_grads|shard[ _]grad|\bp2\b": 2,
+    r"\bos\b|optim|distributed|\bdist[ _-]?opt": 1,
     r"\bddp\b|no_shard|replicat": 0,
 }
+# What may follow a figure: its spread, the steps it was for, the memory there is, active parameters, a remark.
+SPREAD = re.compile(
+    r"\s*(?:±|\+/-|\+-)\s*[\d.,]+(?=\s*[a-z%]*)|\s*/\s*(?:it(?:er(?:ation)?)?|step)s?\b|\s*/\s*\d+\s*(?:gi?b)?\s*$|"
+    r"[\s_-]*a\d+(?:\.\d+)?b$|\s*\(.*\)$",
+    re.IGNORECASE,
+)
 # Factors of units, of the figures that have one.
 UNITS: Mapping[str, Mapping[str, float]] = {
     "params_B": {"b": 1, "m": 1e-3, "t": 1e3},
@@ -49,14 +62,31 @@ UNITS: Mapping[str, Mapping[str, float]] = {
 }
 
 
+def read_batch(text: str, seq: int | None) -> int | None:
+    """A batch in sequences, or in tokens where it says so.
+
+    >>> read_batch("4M tokens", 4096), read_batch("512 seqs", 4096), read_batch("", None)
+    (1024, 512, None)
+    """
+    tokens = re.fullmatch(r"[~≈]?\s*(\d+(?:\.\d+)?)\s*m(?:i?b)?(?:\s*(?:tokens|toks?))?", text, re.IGNORECASE)
+    if tokens is None or not seq:
+        return read_count("global_batch", text)
+    # A million tokens is often 2**20 of them.
+    return max(1, round(float(tokens[1]) * (1 << 20) / seq))
+
+
 def read_count(name: str, text: str) -> int | None:
     """A whole number.
 
     >>> read_count("seq", "8K"), read_count("gpus", "16x8 GPUs"), read_count("pp", "0"), read_count("cp", "n/a")
     (8192, 128, 1, None)
+    >>> read_count("kv_heads", "GQA-8"), read_count("kv_heads", "MHA"), read_count("ffn", "4h")
+    (8, None, None)
     """
-    if text.lower() in EMPTY:
+    if text.lower() in EMPTY or FOLLOWS.get(name, NEVER).fullmatch(text):
         return None
+    if name == "kv_heads" and (groups := re.fullmatch(r"gqa\s*[-= ]?\s*(\d+)|(mqa)", text, re.IGNORECASE)):
+        return int(groups[1] or 1)
     plain = re.sub(
         r"\s*(gpus?|tpus?|chips|devices|accelerators|tokens|layers|heads|seqs|sequences)\.?$", "", text, flags=re.I
     )
@@ -76,9 +106,16 @@ def read_figure(name: str, text: str) -> float | None:
 
     >>> read_figure("step_time_s", "~850 ms"), read_figure("params_B", "70B"), read_figure("mem_GB", "")
     (0.85, 70.0, None)
+    >>> read_figure("step_time_s", "3.2±0.1 s/it"), read_figure("mem_GB", "71.2 / 80")
+    (3.2, 71.2)
+    >>> read_figure("params_B", "30B-A3B"), read_figure("params_B", "671 (37 active)")
+    (30.0, 671.0)
     """
     if text.lower() in EMPTY:
         return None
+    if text.endswith("%") and name != "mfu":
+        return None  # a share of something that the column does not tell
+    text = SPREAD.sub("", text) or text
     value = read_number(text)
     if value is None and (found := re.fullmatch(r"[~≈]?\s*([\d.,_]+(?:e[+-]?\d+)?)\s*([a-z/%]*)", text.lower())):
         number, factor = read_number(found[1]), UNITS[name].get(found[2], None) if found[2] else 1.0

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from choreo.errors import ChoreoError, UsageError
 from choreo.hardware import get_device
-from choreo.validate.plan.cells import read_count, read_figure, read_recompute, read_yes, read_zero
+from choreo.validate.plan.cells import read_batch, read_count, read_figure, read_recompute, read_yes, read_zero
 from choreo.validate.rows import Skipped, missing_columns, read_records
 from choreo.workload import get_model
 
@@ -130,7 +130,7 @@ def _header(path: Path | str, cells: list[str]) -> list[str]:
 
 
 def _row(index: int, values: dict[str, str]) -> MeasuredRow:
-    counts = {name: read_count(name, values.get(name, "")) for name in COUNTS}
+    counts = {name: read_count(name, values.get(name, "")) for name in COUNTS if name != "global_batch"}
     figures = {name: read_figure(name, values.get(name, "")) for name in FIGURES}
     gpus, seq = counts.pop("gpus"), counts.pop("seq")
     if gpus is None:
@@ -141,6 +141,7 @@ def _row(index: int, values: dict[str, str]) -> MeasuredRow:
     params_b, mem_gb = figures["params_B"], figures["mem_GB"]
     name = values.get("model") or _unnamed(counts["layers"], counts["hidden"], params_b)
     seq = seq or _usual_seq(name)
+    counts["global_batch"] = read_batch(values.get("global_batch", ""), seq)
     gpu = values.get("gpu") or _told_gpu(f"{values.get('notes', '')} {values.get('source', '')}")
     recompute, modules, some = read_recompute(values.get("recompute", ""))
     return MeasuredRow(

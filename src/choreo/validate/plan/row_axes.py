@@ -67,7 +67,8 @@ def _experts_shared(row: MeasuredRow, model: Model, ranks: int) -> list[int]:
     if not model.experts:
         return [1]
     if row.ep is not None:
-        return [max(ep for ep in _divisors(ranks, row.ep) if model.experts % ep == 0 or ep == row.ep)]
+        shared = [ep for ep in _divisors(ranks, min(row.ep, model.experts)) if model.experts % ep == 0 or ep == row.ep]
+        return [max(shared)]
     powers = [1 << power for power in range(MOST_EP.bit_length())]
     return [ep for ep in powers if ep <= MOST_EP and model.experts % ep == 0 and ranks % ep == 0]
 

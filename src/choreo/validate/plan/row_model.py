@@ -112,12 +112,13 @@ def _filled(number: int, parts: int) -> int:
 
 def _shape(row: MeasuredRow) -> tuple[int, int]:
     """Layers and width from the number of parameters alone: 12 layers h^2, with h 128 for each layer."""
-    named = re.search(r"(?<![\dx.])(\d+(?:\.\d+)?)\s*([bm])\b", row.model, re.IGNORECASE)
+    # Of "64x1.3B" the size of the model without experts.
+    named = re.search(r"(?<![\d.])(\d+(?:\.\d+)?)\s*([bmt])\b", row.model, re.IGNORECASE)
     active = _active(row)
     size = (
         active[1]
         if active
-        else row.params or (float(named[1]) * {"b": 1e9, "m": 1e6}[named[2].lower()] if named else None)
+        else row.params or (float(named[1]) * {"b": 1e9, "m": 1e6, "t": 1e12}[named[2].lower()] if named else None)
     )
     if size is None:
         raise UsageError(

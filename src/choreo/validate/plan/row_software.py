@@ -39,6 +39,7 @@ def row_software(row: MeasuredRow, model: Model, recipe: Recipe | None, option: 
         elif re.search(r"TP\S* comm\S* overlap on|tp-comm-overlap", row.notes, re.IGNORECASE):
             option += "+tp-overlap"
     if name in ("megatron-core", "nemo"):
+        option += _scaling(row)
         option += recipe.options(model.layers, sharded=row.zero == 3) if recipe else ""
         option += _told(row, option)
     if name == "torchtitan" and row.compiled:
@@ -59,6 +60,18 @@ def row_recipe(row: MeasuredRow, chip: str) -> Recipe | None:
 def of_2024(row: MeasuredRow) -> bool:
     """Whether a torchtitan run predates its compiled loss and its newer way to split batches in a pipeline."""
     return "2024" in row.source
+
+
+def _scaling(row: MeasuredRow) -> str:
+    """What has a scale in eight bits: "fp8-cs" and Megatron-Bridge's "fp8" are current scaling, "fp8-sc" has blocks."""
+    precision = (row.precision or "").lower()
+    text = f"{precision} {row.notes}"
+    if "fp8" not in precision or "mx" in precision:
+        return ""
+    if re.search(r"\bfp8[-_ ]?sc\b|sub-?channel|block-?(wise|scal)", text, re.IGNORECASE):
+        return "+blockwise"
+    current = re.search(r"\bfp8[-_ ]?cs\b|current[-_ ]scal", text, re.IGNORECASE) or "Megatron-Bridge" in row.source
+    return "+current-scaling" if current else ""
 
 
 def _told(row: MeasuredRow, known: str) -> str:
