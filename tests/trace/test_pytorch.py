@@ -98,6 +98,17 @@ def test_an_execution_trace_is_joined_with_the_profiler_by_id_and_name(tmp_path:
         read_trace([tmp_path / "et.json", profile])
 
 
+def test_a_tensor_may_be_in_lists_of_any_depth(tmp_path: Path) -> None:
+    gradient: list[Any] = [10, 11, 0, 1024, 4, "cpu"]
+    for _ in range(900):
+        gradient = [gradient]
+    nodes = [et_node(4, "c10d::allreduce_", inputs=gradient, function=6)]
+    file = tmp_path / "et.json"
+    file.write_text(json.dumps({"schema": "1.1.1-chakra.0.0.4", "nodes": nodes}))
+    graph = read_trace(file).graph
+    assert graph.size_bytes[graph.kind == NodeKind.COLLECTIVE].tolist() == [4096] * graph.ranks
+
+
 @pytest.mark.parametrize("dims", [True, 7, {}, [3], [["x"]], [[-1]], [[1 << 70]], [[[4], None]]])
 def test_operators_whose_shapes_are_damaged_have_no_size(dims: object, tmp_path: Path) -> None:
     arguments = {"Input Dims": dims, "Input type": ["float"]}

@@ -104,10 +104,12 @@ def boxes_of(network: FlowNetwork, product: Product, unsplit: tuple[int, ...], d
     apart[alone] = network.nodes + np.arange(len(alone))
     tried = [apart]
     if len(alone):
+        linked = np.flatnonzero(group[network.src] >= 0)
+        served, first = np.unique(network.dst[linked], return_index=True)
+        nearest = apart.copy()
+        nearest[served] = group[network.src[linked[first]]]
         joined = group.copy()
-        for switch in alone.tolist():
-            near = network.src[(network.dst == switch) & (group[network.src] >= 0)]
-            joined[switch] = group[near[0]] if len(near) else apart[switch]
+        joined[alone] = nearest[alone]
         tried.append(joined)
     return max((_parted(network, one, devices, adds) for one in tried), key=lambda one: one.ratio)
 

@@ -229,13 +229,17 @@ def _communicates(node: RawNode, call: _Call, findings: Findings) -> bool:
 
 def _tensors(values: Any) -> list[list[Any]]:
     """The tensors among some values: [tensor, storage, offset, elements, bytes per element, device], also in lists."""
-    if not isinstance(values, list):
-        return []
-    if len(values) == 6 and type(values[5]) is str and all(type(one) is int for one in values[:5]):
-        if not (0 <= values[3] < MOST_ELEMENTS and 0 <= values[4] < MOST_ELEMENTS):
-            raise TraceError(f"a tensor has {str(values[3])[:40]} elements of {str(values[4])[:40]} bytes")
-        return [values]
-    return [tensor for one in values if type(one) is list for tensor in _tensors(one)]
+    found: list[list[Any]] = []
+    waiting = [values] if isinstance(values, list) else []  # no recursion: a file may nest its lists as deep as it likes
+    while waiting:
+        one = waiting.pop()
+        if len(one) == 6 and type(one[5]) is str and all(type(number) is int for number in one[:5]):
+            if not (0 <= one[3] < MOST_ELEMENTS and 0 <= one[4] < MOST_ELEMENTS):
+                raise TraceError(f"a tensor has {str(one[3])[:40]} elements of {str(one[4])[:40]} bytes")
+            found.append(one)
+        else:
+            waiting.extend(inner for inner in reversed(one) if type(inner) is list)
+    return found
 
 
 def _side(side: Side) -> list[Any]:
