@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -158,11 +159,11 @@ def balanced_split(costs: tuple[float, ...], stages: int) -> tuple[int, ...]:
     if stages == 1:
         return (len(layers),)
     sums = np.concatenate([[0.0], np.cumsum(layers)])
-    most = _least_most(sums, head, stages) * (1 + 1e-9)
+    most = _least_most(sums.tolist(), head, stages) * (1 + 1e-9)
     widest = int((np.searchsorted(sums, sums + most, "right") - 1 - np.arange(len(sums))).max())
     fewest = max(int((sums[-1] + head - (stages - 1) * most) / max(layers) * (1 - 1e-9)), 0)
     best, came = np.zeros(1), []
-    windows = _ends(sums, head, stages, most)
+    windows = _ends(sums.tolist(), head, stages, most)
     for (begin, begin_last), (first, last) in itertools.pairwise([(0, 0), *windows]):
         ends = np.arange(first, last + 1)
         widths = np.arange(min(widest, last - begin), max(fewest, first - begin_last) - 1, -1)[:, None]  # longest first
@@ -181,17 +182,17 @@ def balanced_split(costs: tuple[float, ...], stages: int) -> tuple[int, ...]:
     return tuple(end - start for start, end in itertools.pairwise(reversed(found)))
 
 
-def _ends(sums: Sums, head: float, stages: int, most: float) -> list[tuple[int, int]]:
+def _ends(sums: Sequence[float], head: float, stages: int, most: float) -> list[tuple[int, int]]:
     """Between which layers each stage but the last can end.
 
     The stages behind it must be able to hold the rest. And if every stage cost the mean of those without the head, the
     sum of squares would be least; a stage that costs d more or less adds d^2 or more. Some split comes close to that
     (`_near_mean`), so the d^2 of the best split add up to no more than those of this one.
     """
-    total = float(sums[-1]) + head
-    earliest = [int(np.searchsorted(sums, total - most))]
+    total = sums[-1] + head
+    earliest = [bisect_left(sums, total - most)]
     for _ in range(stages - 2):
-        earliest.append(int(np.searchsorted(sums, sums[earliest[-1]] - most)))
+        earliest.append(bisect_left(sums, sums[earliest[-1]] - most))
     earliest.reverse()
     last = max(head, total / stages)
     mean = (total - last) / (stages - 1)
@@ -199,35 +200,36 @@ def _ends(sums: Sums, head: float, stages: int, most: float) -> list[tuple[int, 
     spread = math.sqrt(max(squares - last**2 - (stages - 1) * mean**2, 0.0) + 1e-12 * squares)
     found, latest = [], 0
     for stage, least in enumerate(earliest, 1):
-        latest = int(np.searchsorted(sums, sums[latest] + most, "right")) - 1
+        latest = bisect_right(sums, sums[latest] + most) - 1
         away = math.sqrt(stage) * spread
-        low = int(np.searchsorted(sums, stage * mean - away))
-        high = int(np.searchsorted(sums, stage * mean + away, "right")) - 1
+        low = bisect_left(sums, stage * mean - away)
+        high = bisect_right(sums, stage * mean + away) - 1
         found.append((max(least, low), min(latest, high)))
     return found
 
 
-def _near_mean(sums: Sums, head: float, earliest: Sequence[int], most: float, mean: float) -> float:
+def _near_mean(sums: Sequence[float], head: float, earliest: Sequence[int], most: float, mean: float) -> float:
     """The sum of squares of a split whose stages cost about the mean, and at most so much."""
     at, squares = 0, 0.0
     for stage, least in enumerate(earliest, 1):
-        full = int(np.searchsorted(sums, sums[at] + most, "right")) - 1
-        end = min(max(int(np.searchsorted(sums, stage * mean)), least), full)
-        squares += float(sums[end] - sums[at]) ** 2
+        full = bisect_right(sums, sums[at] + most) - 1
+        end = min(max(bisect_left(sums, stage * mean), least), full)
+        squares += (sums[end] - sums[at]) ** 2
         at = end
-    return squares + (float(sums[-1] - sums[at]) + head) ** 2
+    return squares + (sums[-1] - sums[at] + head) ** 2
 
 
-def _least_most(sums: Sums, head: float, stages: int) -> float:
+def _least_most(sums: Sequence[float], head: float, stages: int) -> float:
     """The least possible cost of the costliest stage, by bisection: stages filled in order must hold everything."""
-    total = float(sums[-1]) + head
-    low, high = max(total / stages, float(np.max(np.diff(sums))), head), total
+    total = sums[-1] + head
+    longest = max(end - start for start, end in itertools.pairwise(sums))
+    low, high = max(total / stages, longest, head), total
 
     def holds(most: float) -> bool:
         at = 0
         for _ in range(stages - 1):
-            at = int(np.searchsorted(sums, sums[at] + most * (1 + 1e-12), "right")) - 1
-        return bool(sums[-1] - sums[at] + head <= most * (1 + 1e-12))
+            at = bisect_right(sums, sums[at] + most * (1 + 1e-12)) - 1
+        return sums[-1] - sums[at] + head <= most * (1 + 1e-12)
 
     if holds(low):
         return low

@@ -230,7 +230,9 @@ def _communicates(node: RawNode, call: _Call, findings: Findings) -> bool:
 def _tensors(values: Any) -> list[list[Any]]:
     """The tensors among some values: [tensor, storage, offset, elements, bytes per element, device], also in lists."""
     found: list[list[Any]] = []
-    waiting = [values] if isinstance(values, list) else []  # no recursion: a file may nest its lists as deep as it likes
+    waiting = (
+        [values] if isinstance(values, list) else []
+    )  # no recursion: a file may nest its lists as deep as it likes
     while waiting:
         one = waiting.pop()
         if len(one) == 6 and type(one[5]) is str and all(type(number) is int for number in one[:5]):

@@ -58,7 +58,7 @@ def read(data: bytes, name: str, findings: Findings) -> list[RankTrace]:
     if header is None:
         raise TraceError("it does not begin with a kind of parallelism and a number of layers")
     policy, count = header[1], _whole("the number of layers", header[3])
-    settings = {key: _whole(key, value) for key, value in re.findall(r"(\w+):\s*(\d+)", header[2])}
+    settings = {key: _whole(key, value) for key, value in re.findall(r"\b(\w+):\s*(\d+)", header[2])}
     world = settings.get("all_gpus")
     groups, by_pass = _groups(policy, settings, findings)
     rows = [line.split() for line in text[header.end() :].splitlines() if line.strip()]
