@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from choreo.units import format_count, format_time
+from choreo.units import counted, format_count, format_time
 
 if TYPE_CHECKING:
     from choreo.plan import Planned, Planning, Step
@@ -69,7 +69,7 @@ def plan_words(plan: Plan) -> str:
         if plan.split != "even":
             words.append("layers balanced" if plan.split == "balanced" else f"layers {plan.split}")
     if plan.recompute != "none":
-        some = f" of {plan.recompute_layers} layers per stage" if plan.recompute_layers else ""
+        some = f" of {counted(plan.recompute_layers, 'layer')} per stage" if plan.recompute_layers else ""
         some += f" of {plan.recompute_modules.replace(',', ', ')}" if plan.recompute_modules else ""
         words.append(f"{plan.recompute} recomputation{some}")
     if not plan.overlap:
