@@ -31,9 +31,12 @@ KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 MOST_BYTES = 4 << 20
 # Rings of fewer devices have nothing to pass.
 LEAST_RING = 4
-# The most chunks per share, the most devices, and how many plans are tried for one number of chunks: this many, or as
-# many as have so many messages.
-CHUNKS, MOST_DEVICES, PLANS, MESSAGES = (1, 2), 256, 30_000, 4 << 20
+# The most chunks per share, and the most devices.
+CHUNKS, MOST_DEVICES = (1, 2), 256
+# How many plans are tried for one number of chunks: so many, or so many for each of their messages, or as many as have
+# so many messages in all. With a low effort a fraction of that.
+PLANS, PLANS_A_MESSAGE, MESSAGES = 30_000, 500, 4 << 20
+LOW_EFFORT = 0.1
 # How many times as long a plan takes without the compiled loop.
 SLOWER = 50
 # The part of them that goes to the first try of each start.
@@ -62,17 +65,17 @@ def annealed(problem: Problem) -> Iterator[Candidate]:
 
 def _gathered(problem: Problem, symmetry: Symmetry, ways: Ways) -> Iterator[Schedule]:
     """By trees, of more and more chunks."""
-    share_bytes = problem.size_bytes / problem.ranks
+    share_bytes, part = problem.size_bytes / problem.ranks, _part(problem)
     for chunks in CHUNKS:
         if chunks > 1 and share_bytes / chunks < LEAST_CHUNK_BYTES:
             break
         away = Trees(ways, share_bytes / chunks, chunks)
         starts = [away.direct(), _given(away, spread(symmetry, share_bytes, chunks))]
-        plan = _best(away, starts, 0 if problem.collective == "reduce_scatter" else PLANS)
+        plan = _best(away, starts, 0.0 if problem.collective == "reduce_scatter" else part)
         parts = []
         if problem.collective != "all_gather":
             back = Trees(ways, share_bytes / chunks, chunks, inward=True)
-            to_root = _best(back, [back.direct(), back.turned(plan, away.ends_s(plan))], PLANS)
+            to_root = _best(back, [back.direct(), back.turned(plan, away.ends_s(plan))], part)
             parts.append(backwards(gathered(symmetry, _spread(back, to_root, -to_root.start_s))))
         if problem.collective != "reduce_scatter":
             parts.append(gathered(symmetry, _spread(away, plan, plan.start_s)))
@@ -82,7 +85,7 @@ def _gathered(problem: Problem, symmetry: Symmetry, ways: Ways) -> Iterator[Sche
 def _exchanged(problem: Problem, symmetry: Symmetry, ways: Ways) -> Iterator[Schedule]:
     """By paths of whole blocks."""
     search = Paths(ways, symmetry, problem.size_bytes / problem.ranks)
-    plan = _best(search, [search.direct(), search.hop_by_hop()], PLANS)
+    plan = _best(search, [search.direct(), search.hop_by_hop()], _part(problem))
     yield Schedule("all_to_all", _translated(symmetry, plan))
 
 
@@ -102,10 +105,16 @@ def _translated(symmetry: Symmetry, plan: Plan[tuple[Path, ...]]) -> Steps:
     )
 
 
-def _best(search: Search[Shape], starts: Sequence[Plan[Shape]], plans: int) -> Plan[Shape]:
+def _part(problem: Problem) -> float:
+    """The part of all plans that is tried."""
+    return LOW_EFFORT if problem.effort == "low" else 1.0
+
+
+def _best(search: Search[Shape], starts: Sequence[Plan[Shape]], part: float) -> Plan[Shape]:
     """The best plan, after a few changes to each start and many to the best of them."""
     messages = MESSAGES if search.is_compiled else MESSAGES // SLOWER
-    most = min(plans, messages // max(len(plan.way) for plan in starts))
+    each = max(len(plan.way) for plan in starts)
+    most = int(part * min(PLANS, PLANS_A_MESSAGE * each, messages // each))
     tried = [search.run(start, int(most * FIRST)) for start in starts]
     return search.run(min(tried, key=lambda plan: plan.end_s), most)
 
