@@ -40,6 +40,8 @@ SOURCES = sorted(
 )
 TRAINS = re.compile(r"^(import torch|\$ choreo train|run = choreo\.train)", re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)\)")
+# How far a command is, which only a slow machine prints.
+PROGRESS = re.compile(r"^[a-z_ ]+: \d+ %\n", re.MULTILINE)
 
 
 @dataclass(frozen=True)
