@@ -16,6 +16,7 @@ from choreo.errors import UsageError
 from choreo.plan import Planning
 from choreo.show import kinds, notebook_html, to_html, to_svg, to_text
 from choreo.show.sheet import Sheet, SheetTable, sheet_html, sheet_text
+from tests.helpers.pages.browser import Browser, needs_browser
 
 LINK = choreo.CostModel(1e-6, 50e9)
 
@@ -130,3 +131,12 @@ def test_a_narrow_terminal_gets_fewer_columns_and_is_told_which() -> None:
     assert "and 20 more" in text
     assert "three" in sheet_html(Sheet("", tables=(table,)))
     assert '<div class="picture" style="overflow-x:auto"><svg ' in sheet_html(Sheet("", picture="<svg />"))
+
+
+@needs_browser
+def test_a_phone_does_not_break_the_words_of_a_table(browser: Browser) -> None:
+    # The table of collectives, whose first column is words and the others are numbers.
+    rows = "[...document.querySelectorAll('main table')[1].rows].map((row) => row.offsetHeight)"
+    (seen,) = browser.open(to_html(_workload()), f"seen.push({{ ...frame(), rows: {rows} }});", size="300,844")
+    assert max(seen["rows"]) < 40, seen  # a line each; a word that is broken into letters takes ten
+    assert seen["wide"] == 300  # the table scrolls, not the page
