@@ -111,7 +111,7 @@ def test_garbage_is_not_kept(
     monkeypatch.setattr(device, "calibrate_cpu", lambda **_: calibrated())
     assert measure_processor(tmp_path / "mine.toml", 3, False, keep=True, force=False) == 0
     printed = capsys.readouterr().out
-    assert "products, fp32" in printed and "mine.toml" in printed
+    assert "matmuls, fp32" in printed and "mine.toml" in printed
 
 
 def test_without_pytorch_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -227,5 +227,5 @@ def test_the_report_names_every_device_and_part(capsys: pytest.CaptureFixture[st
     runpy.run_module("choreo.calibrate.device", run_name="__main__")
     told = capsys.readouterr().out
     assert "H100-80G-SXM " in told
-    for name in ("products, bf16", "attention, flash-2", "memory-bound", "h200_kernels.csv"):
+    for name in ("matmuls, bf16", "attention, flash-2", "memory-bound", "h200_kernels.csv"):
         assert name in told

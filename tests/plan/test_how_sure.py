@@ -40,7 +40,7 @@ def test_ranges_are_in_the_result_and_hold_what_is_predicted() -> None:
     assert 0 <= told["fits_chance"] <= 1
     # Kernels are what compute is made of.
     assert sum(step.kernels.values()) == pytest.approx(step.parts["compute"] + step.parts["recompute"], rel=0.05)
-    assert set(step.kernels) == {"products", "attention", "memory-bound"}
+    assert set(step.kernels) == {"matmuls", "attention", "memory-bound"}
 
 
 def test_the_chance_to_fit_falls_as_memory_fills() -> None:

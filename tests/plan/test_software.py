@@ -92,9 +92,9 @@ def test_scales_and_sums_of_eight_bits() -> None:
     memory = [step(plan=plan, software=f"megatron-core{one}").kernels["memory-bound"] for one in scales]
     assert memory == sorted(memory)
     assert len(set(memory)) == 3
-    hopper = [step(plan=plan, software=f"megatron-core{one}").kernels["products"] for one in scales]
+    hopper = [step(plan=plan, software=f"megatron-core{one}").kernels["matmuls"] for one in scales]
     assert 1.005 < hopper[2] / hopper[1] < 1.04  # of three products one more is not summed by the tensor cores
-    later = [step(plan=plan, software=f"megatron-core{one}", cluster="hgx-b200").kernels["products"] for one in scales]
+    later = [step(plan=plan, software=f"megatron-core{one}", cluster="hgx-b200").kernels["matmuls"] for one in scales]
     assert later[2] == pytest.approx(later[1], rel=0.01)  # where tensor cores sum in fp32
 
 

@@ -89,7 +89,7 @@ def test_the_page_shows_the_plans(planning: Planning, browser: Browser) -> None:
         assert seen["figures"][2] == f"{100 * one['mfu']:.1f}%"
         assert seen["figures"][4] == f"{one['memory_bytes'] / 1e9:.1f}GB"
         assert seen["parts"] == [part["name"] for part in one["where"]]
-        assert {"products", "attention", "memory-bound kernels"} <= set(seen["parts"])
+        assert {"matmuls", "attention", "memory-bound kernels"} <= set(seen["parts"])
         assert len(seen["ranges"]) == 2
         assert seen["ranges"][1].endswith(f"fits: {100 * one['fits_chance']:.0f} %")
         assert seen["stages"] == 2

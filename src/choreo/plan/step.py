@@ -282,10 +282,10 @@ def _exposed_comm(  # noqa: PLR0917 -- all that it depends on
 
 
 def _kernels(batch: PlanBatch, stage: int, micro_batches: int) -> dict[str, float]:
-    products, attention, bound = (
+    matmuls, attention, bound = (
         float(batch.total(name)[stage, 0]) * micro_batches for name in ("matmul_s", "attention_s", "memory_s")
     )
-    return {"products": products - attention, "attention": attention, "memory-bound": bound}
+    return {"matmuls": matmuls - attention, "attention": attention, "memory-bound": bound}
 
 
 def _warnings(job: TrainingJob, plan: Plan) -> tuple[str, ...]:

@@ -17,9 +17,9 @@ from choreo.hardware.names import get_device
 DATA = Path(__file__).parent / "data"
 CALL_S = 20e-6  # what a call costs the host that timed h200_kernels.csv, beside the kernel
 PARTS: dict[str, Callable[[MeasuredKernel], bool]] = {
-    "products, bf16": lambda one: one.kind.startswith("gemm") and one.dtype == "bf16" and one.kind != "gemm_burst",
-    "products, bursts": lambda one: one.kind == "gemm_burst",
-    "products, fp8": lambda one: one.dtype == "fp8",
+    "matmuls, bf16": lambda one: one.kind.startswith("gemm") and one.dtype == "bf16" and one.kind != "gemm_burst",
+    "matmuls, bursts": lambda one: one.kind == "gemm_burst",
+    "matmuls, fp8": lambda one: one.dtype == "fp8",
     "batched products": lambda one: one.kind == "bmm",
     "attention, cuDNN": lambda one: one.kind.startswith("attn_"),
     "attention, flash-2": lambda one: one.kind.startswith("flash2_"),
@@ -67,9 +67,9 @@ def _residuals() -> list[str]:
 def _experts(device: Device) -> list[str]:
     kernels = read_kernels(DATA / "h200_experts.csv")
     parts = {
-        "products, bf16": [one for one in kernels if one.kind == "gemm" and one.dtype == "bf16"],
+        "matmuls, bf16": [one for one in kernels if one.kind == "gemm" and one.dtype == "bf16"],
         "weight gradients, bf16": [one for one in kernels if one.kind == "gemm_nt"],
-        "products, fp8": [one for one in kernels if one.kind == "gemm" and one.dtype == "fp8"],
+        "matmuls, fp8": [one for one in kernels if one.kind == "gemm" and one.dtype == "fp8"],
         "the same, split sums": [one for one in kernels if one.kind == "gemm_split"],
     }
     return [f"{name:22}{_format_errors(errors(device, some))}" for name, some in parts.items()]
@@ -79,8 +79,8 @@ def _published(device: Device) -> list[str]:
     kernels = read_kernels(DATA / "h200_kernels.csv")
     # Below 60 us the host's pace was measured, not the device's.
     parts: dict[str, Sequence[MeasuredKernel]] = {
-        "products, early": [one for one in kernels if one.is_matmul and one.m <= 1024 and one.time_s > 60e-6],
-        "products, later": [one for one in kernels if one.is_matmul and one.m > 1024 and one.time_s > 60e-6],
+        "matmuls, early": [one for one in kernels if one.is_matmul and one.m <= 1024 and one.time_s > 60e-6],
+        "matmuls, later": [one for one in kernels if one.is_matmul and one.m > 1024 and one.time_s > 60e-6],
         "attention, forward": [one for one in kernels if one.kind == "attn_fwd_causal"],
         "attention, both ways": [one for one in kernels if one.kind == "attn_fwdbwd_causal"],
         "memory-bound": [one for one in kernels if not one.is_matmul and not one.is_attention and one.time_s > 40e-6],

@@ -62,7 +62,7 @@ def print_processor(found: CpuCalibration) -> None:
     shared = found.cpu.shared
     click.echo(f"\neach of {', '.join(str(one.ranks) for one in shared)} ranks at once on {found.cores} cores:")
     rows = [
-        [f"products, {precision}", *(f"{format_count(one.products[precision].peak_flops)}FLOP/s" for one in shared)]
+        [f"matmuls, {precision}", *(f"{format_count(one.products[precision].peak_flops)}FLOP/s" for one in shared)]
         for precision in shared[0].products
     ]
     for kind in KINDS:

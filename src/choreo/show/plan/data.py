@@ -38,7 +38,7 @@ CHARTS = {
 # From the bottom of the chart up: what stays, then what comes and goes.
 PARTS = ("context", "parameters", "optimizer", "gradients", "buffers", "activations", "logits", "fragmentation")
 COLORS = {
-    "compute": "matmul", "products": "matmul", "attention": "attention", "memory-bound kernels": "kernels",
+    "compute": "matmul", "matmuls": "matmul", "attention": "attention", "memory-bound kernels": "kernels",
     "recomputation (memory)": "again", "host": "host", "bubble": "bubble",
     "optimizer": "optimizer", "stragglers": "part", "contention": "kernels",
 }  # fmt: skip
