@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -27,14 +28,10 @@ EXPLORE = {
 # Each picture of a page in a file: the command that writes it, as the documents give it, and the window's height.
 WRITTEN = {
     "simulation": (
-        ["simulate", "all_reduce", "--topology", "ring(4, 200GB/s, 50ns) x fully_connected(4, 100GB/s, 500ns)"]
-        + ["--size", "1MiB"],
+        "simulate all_reduce --topology 'ring(4, 200GB/s, 50ns) x fully_connected(4, 100GB/s, 500ns)' --size 1MiB",
         900,
     ),
-    "plan": (
-        ["plan", "llama3-70b", "--cluster", "hgx-h100", "--gpus", "512", "--global-batch", "256", "--seq", "8192"],
-        970,
-    ),
+    "plan": ("plan llama3-70b --cluster hgx-h100 --gpus 512 --global-batch 256 --seq 8192", 970),
 }
 
 
@@ -43,9 +40,8 @@ def main(folder: Path) -> None:
     browser = Browser(Path(tempfile.mkdtemp()))
     for name, (command, height) in WRITTEN.items():
         page_file = Path(tempfile.mkdtemp()) / "page.html"
-        subprocess.run(
-            [sys.executable, "-m", "choreo", *command, "--html", str(page_file)], check=True, stdout=subprocess.DEVNULL
-        )
+        words = [sys.executable, "-m", "choreo", *shlex.split(command), "--html", str(page_file)]
+        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
         with live_page(browser, (1280, height)) as page:
             page.open(page_file.as_uri())
             page.until("{ return document.readyState === 'complete' && location.protocol === 'file:'; }")
