@@ -70,11 +70,11 @@ def print_varied(options: dict[str, object], as_json: bool) -> None:
         Column(name),
         Column("step"),
         Column(unit, 6),
-        Column("a GPU", 3),
+        Column(f"{unit}/GPU", 3),
         Column("MFU"),
         Column("memory", 4),
         Column("exposed", 5),
-        *([Column("bubble", 1), Column("of ideal", 2)] if piped else []),
+        *([Column("bubble", 1), Column("bubble/ideal", 2)] if piped else []),
         Column("plan", wrap=True),
     ]
     echo_table(columns, rows)
