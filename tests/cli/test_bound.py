@@ -114,11 +114,12 @@ def test_what_a_person_reads() -> None:
     assert printed("all_gather", "--topology", "ring(8, 50GB/s, 1us)", "--size", "64MiB") == [
         "all_gather of 64 MiB over 8 ranks on ring(8, 50GB/s, 1us): no schedule takes less than 588 us",
         "",
-        "bandwidth    587 us  7/2 by links of 50.0 GB/s, or 7/100 per GB/s, × 8 MiB (a share)",
+        "bandwidth    587 us  7/2 × a share of 8 MiB at 50.0 GB/s, or 7/100 at 1.00 GB/s",
         "latency     4.00 us  from 0 to 4, the farthest apart",
         "both         588 us  the bandwidth of a cut, and at least 1.00 us before and after it ← binds",
         "",
-        "All devices but 0 can send only through 2 links, 100 GB/s together, and 7 shares of 8 MiB must leave them.",
+        "All devices except device 0 can send only through 2 links, 100 GB/s together, and 7 shares of 8 MiB must "
+        "leave them.",
     ]
 
 

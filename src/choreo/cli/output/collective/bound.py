@@ -46,13 +46,12 @@ def _line(name: str, time_s: float, binds: bool, why: str) -> None:
 def _fraction(found: Bound) -> str:
     if not found.fraction_per_GBps:
         return ""
-    data = f"{format_bytes(found.of_bytes)}{' (a share)' if found.of == 'share' else ''}"
-    if found.fraction_in_links == found.fraction_per_GBps:
-        return f"{found.fraction_per_GBps} per GB/s × {data}"
-    link = format_bandwidth(float(found.fraction_in_links / found.fraction_per_GBps) * 1e9)
-    in_links, per_gb = f"{found.fraction_in_links} by links of {link}", f"{found.fraction_per_GBps} per GB/s"
-    first, second = (in_links, per_gb) if found.links_alike else (per_gb, in_links)
-    return f"{first}, or {second}, × {data}"
+    unit = f"{found.of} of {format_bytes(found.of_bytes)}"
+    link_bytes_per_s = float(found.fraction_in_links / found.fraction_per_GBps) * 1e9
+    rates = [(found.fraction_in_links, link_bytes_per_s), (found.fraction_per_GBps, 1e9)]
+    (fraction, rate), *other = dict(rates if found.links_alike else rates[::-1]).items()
+    beside = "".join(f", or {times} at {format_bandwidth(slower)}" for times, slower in other)
+    return f"{fraction} × a {unit} at {format_bandwidth(rate)}{beside}"
 
 
 def _way(found: Bound, topology: Topology) -> str:
@@ -126,7 +125,7 @@ def _who(devices: Sequence[int], topology: Topology) -> str:
     inside = set(devices)
     others = [device for device in range(topology.num_devices) if device not in inside]
     if len(others) < len(devices) and len(_runs(others)) <= len(_runs(devices)):
-        return f"All devices but {_devices(others, topology)}"
+        return f"All devices except device{'s' if len(others) > 1 else ''} {_devices(others, topology)}"
     return f"Device{'s' if len(devices) > 1 else ''} {_devices(devices, topology)}"
 
 
