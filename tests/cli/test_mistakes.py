@@ -164,9 +164,16 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["build", *RING, "-o", ""], "a schedule is written to a file that ends in .json, .npz or .xml"),
     (["build", *RING, "-o", "."], "a schedule is written to a file that ends in .json, .npz or .xml"),
     (["build", *RING, "-o", "x.txt"], "x.txt: a schedule is written to a file that ends in .json, .npz or .xml"),
+    (["build", "all_reduce", "-a", "all", "-p", "4", "-o", "x.json"], "--algorithm all is many schedules"),
+    (["build", *RING, "--format", "mscclpp", "-o", "x.xml"], "x.xml: a file in the format mscclpp ends in .json"),
     (["build", *RING, "-o", "no/where.json"], "no/where.json: cannot be written: No such file or directory"),
     (["show", *RING, "--svg", "no/where.svg"], "no/where.svg: cannot be written: No such file or directory"),
     (["show", *RING, "--html", "."], "goes to a file that ends in .html, or to - for stdout"),
+    (["simulate", *RING[:3], "-t", "ring(4)", *SIZE, "--trace", "-"], "--trace needs the name of a file, not -"),
+    (
+        ["synthesize", "all_reduce", "-t", "ring(4)", *SIZE, "-o", "s.txt"],
+        "s.txt: a schedule is written to a file",
+    ),
     (["show", *RING, "--svg", ""], "goes to a file that ends in .svg"),
     (["show", *RING, "--svg", "x" * 300 + ".svg"], "cannot be written: File name too long"),
     # too much to show

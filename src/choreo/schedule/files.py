@@ -28,7 +28,7 @@ from choreo.schedule.places import check_agreement
 from choreo.schedule.schedule import MAX_AXES, MAX_CHUNKS, MAX_NAME, Schedule
 from choreo.schedule.transfers import Transfers
 
-__all__ = ["load", "save"]
+__all__ = ["load", "save", "written_as"]
 
 MAX_DOCUMENT_BYTES = 1 << 30
 MAX_ROWS = 1 << 26
@@ -72,19 +72,22 @@ def save(schedule: Schedule, path: str | Path, format: str | None = None) -> Non
     <Schedule all_reduce by ring: 4 ranks, 4 chunks, 6 steps>
     """
     file = Path(path)
-    foreign = format or {".xml": "msccl"}.get(file.suffix)
+    foreign = written_as(file, format)
     if foreign is not None:
-        content = write_foreign(schedule, foreign)
-        if file.suffix != FORMATS[foreign]:
-            raise UsageError(f"{shown(path)}: a file in the format {foreign} ends in {FORMATS[foreign]}")
-        written = content
-    elif file.suffix == ".json":
-        written = to_document(schedule)
-    elif file.suffix == ".npz":
-        written = _to_archive(schedule)
+        written = write_foreign(schedule, foreign)
     else:
-        raise UsageError(f"{shown(path)}: a schedule is written to a file that ends in .json, .npz or .xml")
+        written = to_document(schedule) if file.suffix == ".json" else _to_archive(schedule)
     write_bytes(file, written)
+
+
+def written_as(file: Path, format: str | None = None) -> str | None:  # noqa: A002 - the command's word
+    """The other tool's format that `save` writes to this file, or None for Choreo's own; refuse any other name."""
+    foreign = format or {".xml": "msccl"}.get(file.suffix)
+    if foreign in FORMATS and file.suffix != FORMATS[foreign]:
+        raise UsageError(f"{shown(file)}: a file in the format {foreign} ends in {FORMATS[foreign]}")
+    if foreign is None and file.suffix not in (".json", ".npz"):
+        raise UsageError(f"{shown(file)}: a schedule is written to a file that ends in .json, .npz or .xml")
+    return foreign
 
 
 def load(path: str | Path) -> Schedule:

@@ -51,7 +51,9 @@ def command(
     With --schedule it turns one form into the other.
     """
     from choreo.schedule import save
+    from choreo.schedule.files import written_as
 
+    written_as(output, form)
     schedule = chosen.build(ranks, topology, size)
     with waiting(f"writing {shown(output)}"):
         save(schedule, output, form)

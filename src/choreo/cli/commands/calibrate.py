@@ -40,7 +40,9 @@ if TYPE_CHECKING:
     click.option("--show", is_flag=True, help="Show the stored constants, without measuring."),
     click.option("--dry-run", is_flag=True, help="Measure, but store nothing."),
     click.option("--force", is_flag=True, help="Store a fit even if its error is large."),
-    click.option("--output", type=NewFile(), metavar="FILE.toml", help="Where to write the results of --device."),
+    click.option(
+        "--output", type=NewFile(stdout=False), metavar="FILE.toml", help="Where to write the results of --device."
+    ),
 )
 @grouped("Output", json_option)
 def command(

@@ -142,7 +142,7 @@ MODEL: tuple[Option, ...] = (
     click.option("--html", type=NewFile(), metavar="FILE", help="Write a page: timeline, memory, what if."),
     click.option(
         "--trace",
-        type=NewFile(),
+        type=NewFile(stdout=False),
         metavar="FILE",
         help="Write a timeline of the best plan's step for Perfetto.",
     ),

@@ -156,7 +156,7 @@ SETTINGS = (
 @grouped(
     "Output",
     json_option,
-    click.option("--trace", type=NewFile(), metavar="FILE", help="Write a timeline for Perfetto."),
+    click.option("--trace", type=NewFile(stdout=False), metavar="FILE", help="Write a timeline for Perfetto."),
     click.option(
         "--html",
         type=NewFile(),

@@ -91,7 +91,9 @@ def _traffic(path: Path) -> list[list[float]]:
 @grouped("Packets", *packet_options())
 @grouped(
     "Output",
-    click.option("--output", "-o", type=NewFile(), metavar="FILE", help="Write it: .json, .npz, or .xml for MSCCL."),
+    click.option(
+        "--output", "-o", type=NewFile(stdout=False), metavar="FILE", help="Write it: .json, .npz, or .xml for MSCCL."
+    ),
     json_option,
 )
 def command(
@@ -126,8 +128,11 @@ def command(
     """
     from choreo.cli.output.collective.synthesis import print_synthesis
     from choreo.schedule import save
+    from choreo.schedule.files import written_as
     from choreo.synthesize import search
 
+    if output is not None:
+        written_as(output)
     network = need_topology(topology)
     size = needed_size(collective, size)
     where = place(network, placement, ranks)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @topology_option
 @ranks_option
 @placement_option
-@click.option("--tuner", type=NewFile(), metavar="FILE", help="Write it for NCCL's example tuner plugin.")
+@click.option("--tuner", type=NewFile(stdout=False), metavar="FILE", help="Write it for NCCL's example tuner plugin.")
 @json_option
 def command(topology: str | None, ranks: int | None, placement: str | None, tuner: Path | None, as_json: bool) -> None:
     """Find which algorithm and protocol NCCL should use for which size on a topology.

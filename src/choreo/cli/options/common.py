@@ -29,16 +29,19 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 class NewFile(click.Path):
-    """A file to write, refused before the work where it could not be written after it; - is stdout."""
+    """A file to write, refused before the work where it could not be written after it; - is stdout, if there may be."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, stdout: bool = True) -> None:
         super().__init__(path_type=Path)
+        self.stdout = stdout
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         """The path, whose folder is there and can be written to."""
         path = Path(value)
         if str(path) == "-":
-            return path
+            if self.stdout:
+                return path
+            raise UsageError(f"{param.opts[0] if param else 'this'} needs the name of a file, not -")
         if path.is_dir():
             raise UsageError(f"{shown(path)}: cannot be written: Is a directory")
         if not path.parent.is_dir():

@@ -58,6 +58,8 @@ class ScheduleOptions:
         if self.schedule is not None:
             self._refuse_beside_file(ranks)
             return load(self.schedule)
+        if self.collective is not None and len(self.algorithms) > len(self.named):
+            raise UsageError("--algorithm all is many schedules, and this takes one; name it, see choreo list")
         if self.collective is None or len(self.named) != 1:
             raise UsageError("say which schedule: COLLECTIVE and one --algorithm, or --schedule FILE; see choreo list")
         return build(
