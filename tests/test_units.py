@@ -254,6 +254,7 @@ WRONG = [
     (parse_bandwidth, "0", "it must be more than zero"),
     (parse_bandwidth, "0GB/s", "it must be more than zero"),
     (parse_bandwidth, "50", "'50' is not a bandwidth: 50 what? write 50GB/s or 50Gbit/s"),
+    (parse_bandwidth, "50e9", "'50e9' is not a bandwidth: 50e9 what? write 50GB/s or 400Gbit/s"),
     (parse_bandwidth, "50GB", "unit 'GB' is unknown"),
     (parse_bandwidth, "50/s", "unit '/s' is unknown"),
     (parse_bandwidth, "50GB/h", "unit 'GB/h' is unknown"),

@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 MAX_COUNTS = 100_000
+MANY = 10**5  # more than anybody's GB/s: a number like that has no unit because it is in bytes
 BEYOND_MEASURE = 1e100  # bytes or seconds: products of three such are still numbers
 MOST_GAMMA = Fraction(1, 1000)  # seconds a byte: a number this large without a unit is not meant in seconds a byte
 
@@ -110,7 +111,8 @@ def parse_bandwidth(text: str, *, may_be_zero: bool = False) -> float:
         )
     elif value:
         number = text.strip()
-        raise SizeError(f"{text!r} is not a bandwidth: {number} what? write {number}GB/s or {number}Gbit/s")
+        likely = f"{number}GB/s or {number}Gbit/s" if value < MANY else "50GB/s or 400Gbit/s"
+        raise SizeError(f"{text!r} is not a bandwidth: {number} what? write {likely}")
     else:
         rate = value
     return 0.0 if may_be_zero and rate == 0 else _rate(text, rate, "a bandwidth")

@@ -83,9 +83,9 @@ def test_list_as_a_table() -> None:
         line = next(line for line in lines if line.startswith(f"{machine.name} "))
         assert int(line.split()[1]) == get_topology(machine.name).num_devices
     words = " ".join(printed.split())
-    assert "switch of 8 at 450 GB/s (nvlink); between several a switch at 50.0 GB/s (network)" in words
+    assert "switch of 8 at 450 GB/s (nvlink); between machines, a switch at 50.0 GB/s (network)" in words
     assert "torus of 4 x 4 x 4 at 50.0 GB/s (ici)" in words
-    assert "graph of 8 at 25.0 GB/s (nvlink); between several a switch" in words
+    assert "graph of 8 at 25.0 GB/s (nvlink); between machines, a switch" in words
     assert max(map(len, lines)) <= 80
 
 

@@ -93,13 +93,13 @@ def columns_writer(file: Path, schema: pyarrow.Schema) -> ParquetWriter:
     )
 
 
-def need(package: str) -> None:
-    """Import a package, or say what to install if it is missing."""
+def need(package: str, instead: str = "ask the rows with --oltp") -> None:
+    """Refuse if a package is missing: say what to install, and what to do `instead`, which needs no other package."""
     import importlib.util
 
     if importlib.util.find_spec(package) is None:
         raise UsageError(
-            f"columns need the package {package}; pip install 'choreo[record]', or ask the rows with --oltp, "
+            f"this needs the package {package}; pip install 'choreo[record]', or {instead}, "
             "which needs no other package"
         )
 

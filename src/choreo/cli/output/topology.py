@@ -125,7 +125,7 @@ def _links_in_words(machine: TopologyFile) -> str:
     for (kind, figures, inside), alike in groupby(pairs, lambda pair: (*_figures(pair[1]), _joins_devices(pair[0]))):
         sizes = [str(block.size) for block, _ in alike if block is not None]
         name = {"ring": "torus", "line": "mesh"}.get(kind, kind) if len(sizes) > 1 else kind
-        what = f"{name} of {' x '.join(sizes)}" if inside else f"between several a {name}"
+        what = f"{name} of {' x '.join(sizes)}" if inside else f"between machines, a {name}"
         parts.append(f"{what} at {figures}")
     return "; ".join(parts)
 

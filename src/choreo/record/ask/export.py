@@ -37,7 +37,7 @@ def write_answer(answer: Answer, path: Path) -> None:
 
         write_text(path, json.dumps(answer.to_dicts(), indent=1) + "\n")
     else:
-        need("pyarrow")
+        need("pyarrow", instead="write a .csv or .json file")
         import pyarrow as pa
         from pyarrow import parquet
 

@@ -67,7 +67,7 @@ def legend(schedule: Schedule, look: Look, lines: list[Line]) -> str:
     adds = any(style == ADD_STYLE for line in lines for _, style in line)
     kinds = [f"{EMPTY} nothing"]
     if look.cell > look.digits and schedule.contract.reduces:
-        kinds.append("2 contributions of 2 ranks")
+        kinds.append("2 sum of 2 ranks")
     elif look.cell > look.digits and max(look.grid.count) > 1:
         kinds.append("2 blocks of it" if schedule.contract.before is Layout.PAIR_SOURCE else "2 chunks of it")
     if shown & set(LEVELS):
