@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from choreo.errors import UsageError
 from choreo.validate.plan.case import read_case
 from choreo.validate.plan.measured import COLUMNS, DATA, MeasuredRow, read_measured
-from choreo.validate.plan.row_model import catalogued
+from choreo.validate.plan.row_model import catalogued, row_model
 from choreo.validate.plan.validate import read_cases, validate
 from choreo.validate.rows import Skipped
 
@@ -260,6 +260,7 @@ def test_more_ranks_than_experts_give_way(tmp_path: Path) -> None:
         ("zero_stage", "HYBRID_SHARD", 3),
         ("zero_stage", "ddp", 0),
         ("recompute", "activation checkpointing", "full"),
+        ("recompute", "off", "none"),
         ("recompute", "moe_act, layernorm", "selective"),
         ("gpus", "12x8", 96),
         ("gpus", "96 GPUs", 96),
@@ -284,11 +285,23 @@ def test_cells_are_read_as_people_write_them(tmp_path: Path, column: str, writte
         ("Mixtral-8x7B-4L", "mixtral-8x7b"),
         ("Mixtral-8x22B-G8T8", "mixtral-8x22b-g8t8"),
         ("llama31_405b", "llama3-405b"),
+        ("Llama4-Maverick-400B-17B-128E", "llama4-maverick"),
+        ("Llama4 17B-16E", "llama4-scout"),
+        ("DeepSeekMoE-16B", "deepseek-moe-16b"),
+        ("DeepSeek-V3.2-Exp", "deepseek-v3"),
     ],
 )
 def test_models_are_found_as_tables_write_them(tmp_path: Path, written: str, name: str) -> None:
     found = catalogued(read_one(tmp_path, model=written, layers="", hidden="", heads=""))
     assert found is not None and found.name == name
+
+
+def test_a_size_in_the_name_is_not_passed_over(tmp_path: Path) -> None:
+    about = {"layers": "", "hidden": "", "heads": "", "params_B": ""}
+    assert catalogued(read_one(tmp_path, model="GPT3 175B", **about)) is not None
+    small = read_one(tmp_path, model="GPT3 5B", **about)
+    assert catalogued(small) is None
+    assert 4.7e9 < row_model(small)[0].parameters < 5.4e9
 
 
 def test_deepspeed_is_as_old_as_its_device(tmp_path: Path) -> None:

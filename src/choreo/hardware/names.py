@@ -37,11 +37,11 @@ OTHERS = {
 MACHINES = {
     r"\bDGX-?2\b|\bP3DN\.24XLARGE": "V100-32G-SXM3",
     r"\bDGX-?1\b|\bP3\.\d+XLARGE": "V100-16G-SXM2",
-    r"\bP4D\.24XLARGE|\bA2-(?:HIGH|MEGA)GPU": "A100-40G-SXM",
-    r"\bP4DE\.24XLARGE|\bA2-ULTRAGPU": "A100-80G-SXM",
-    r"\bP5\.48XLARGE|\bA3-(?:HIGH|MEGA|EDGE)GPU": "H100-80G-SXM",
-    r"\bP5EN?\.48XLARGE|\bA3-ULTRAGPU": "H200-141G-SXM",
-    r"\bP6-B200|\bA4-HIGHGPU": "B200-192G-SXM",
+    r"\bP4D\.24XLARGE|\bA2[ -](?:HIGH|MEGA)GPU": "A100-40G-SXM",
+    r"\bP4DE\.24XLARGE|\bA2[ -]ULTRAGPU": "A100-80G-SXM",
+    r"\bP5\.48XLARGE|\bA3[ -](?:HIGH|MEGA|EDGE)GPU": "H100-80G-SXM",
+    r"\bP5EN?\.48XLARGE|\bA3[ -]ULTRAGPU": "H200-141G-SXM",
+    r"\bP6-B200|\bA4[ -]HIGHGPU": "B200-192G-SXM",
     r"\bG5\.\d*XLARGE": "A10G-24G",
 }
 TPUS = {
@@ -50,6 +50,11 @@ TPUS = {
 }  # fmt: skip
 TPU = re.compile(r"(?:TPU[ _-]*V?|^V)([0-9])(P|E|X)?(?![0-9A-Z]|[ -]LITE)")
 CAPACITY = re.compile(r"(?<![0-9.])([0-9]{2,3}) ?G(?:I?B)?(?![A-Z0-9])")
+# What joins the nodes ("8x400G NDR", "HDR 200G", "100Gb/s"), and what the processor of a superchip has (GH200 480GB).
+BESIDE = re.compile(
+    r"(?:(?<![A-Z0-9.])|(?<![A-Z0-9.])[0-9]+ ?[X*×] ?)"
+    r"(?:(?:10|25|50|56|100|200|400|800) ?G(?:BE?|BITS?)?(?: ?/ ?S|PS)?|(?:480|624) ?GB?)(?![A-Z0-9])"
+)
 POWER = re.compile(r"(?<![0-9.])([0-9]{3,4}) ?W(?:ATTS?)?(?![A-Z0-9])")
 FORM = re.compile(r"SXM|PCI-?E|NVL(?![0-9])")
 MEMORY_KIND = re.compile(r"HBM(?:2E|3E|[23])(?![0-9])")
@@ -81,6 +86,7 @@ def get_device(text: str | Device) -> Device:
     wanted = re.sub(r"^\d+ ?[X*×] ?(?=[A-Z])", "", " ".join(text.upper().replace("_", "-").split()))
     if wanted in devices:
         return devices[wanted]
+    wanted = BESIDE.sub("", wanted)
     if machine := next((name for words, name in MACHINES.items() if re.search(words, wanted)), None):
         return devices[machine.upper()]
     chip = _chip(wanted)

@@ -39,7 +39,7 @@ PRECISIONS = {
 }  # fmt: skip
 NETWORK = re.compile(
     r"\b(?:efa|p[3-6]d?e?n?|ib|infiniband|roce|[ehnx]dr\d*|slingshot|ethernet|tcpxo?|perlmutter)\b|"
-    r"\d\s*[x×]\s*\d{2,3}\s*G|\ba[234]-?(?:high|mega|ultra|edge)|\bND\d+",
+    r"\d\s*[x×]\s*\d{2,3}\s*G|\ba[234][- ]?(?:high|mega|ultra|edge)|\bND\d+",
     re.IGNORECASE,
 )
 PLANNED = (

@@ -24,7 +24,7 @@ ACTIVATIONS |= {"gelu": False, "relu": False, "squared-relu": False, "squared re
 # Nobody cuts along an axis into no parts: 0 is how some tables say that they do not cut.
 MAY_BE_0 = {"tp", "pp", "cp", "ep", "interleave"}
 RECOMPUTE = {"none": "none", "no": "none", "0": "none", "false": "none", "selective": "selective", "full": "full"}
-RECOMPUTE |= {"true": "full", "1": "full", "yes": "full", "block": "full"}
+RECOMPUTE |= {"true": "full", "1": "full", "yes": "full", "on": "full", "off": "none", "block": "full"}
 # Other words, looked for in this order: "block, 4 layers", "selective (core_attn, mlp)", "offload", "save_qkv_proj".
 RECOMPUTE_WORDS = {
     r"full|block|uniform|all layers|(activation|gradient)[ _-]checkpoint|\bheavy\b": "full",

@@ -22,8 +22,11 @@ __all__ = ["catalogued", "divisible", "row_model"]
 ACTIVE = 8  # experts per token, if only the name mentions experts, or there are many
 MANY_EXPERTS = 64
 SIZE = r"[\s_-]*\(?\d+(?:\.\d+)?[BT](?:[\s_-]*A\d+(?:\.\d+)?B)?\)?$"  # at the end of a name: "671B-A37B"
+SIZE_LEFT_OUT = re.compile(r"(?<![x\d.])(\d+(?:\.\d+)?)([BT])\b", re.IGNORECASE)
 SIZES = ("name", "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab")
 FAR = 0.25  # by how much sizes may miss the number of parameters before layers are taken to be counted otherwise
+LARGE = 3e9  # parameters of a model that is split among many devices
+MOST_HIDDEN = 32768
 GPT_VOCAB, LLAMA_VOCAB = 51200, 128256  # GPT-2's padded as Megatron pads it; Llama 3's
 
 
@@ -111,7 +114,7 @@ def _filled(number: int, parts: int) -> int:
 
 
 def _shape(row: MeasuredRow) -> tuple[int, int]:
-    """Layers and width from the number of parameters alone: 12 layers h^2, with h 128 for each layer."""
+    """Layers and width from the number of parameters alone: 12 layers h^2."""
     # Of "64x1.3B" the size of the model without experts.
     named = re.search(r"(?<![\d.])(\d+(?:\.\d+)?)\s*([bmt])\b", row.model, re.IGNORECASE)
     active = _active(row)
@@ -129,18 +132,46 @@ def _shape(row: MeasuredRow) -> tuple[int, int]:
         return row.layers, 128 * max(1, round((size / (12 * row.layers)) ** 0.5 / 128))
     if row.hidden:
         return max(1, round(size / (12 * row.hidden**2))), row.hidden
-    layers = max(2, round((size / (12 * 128**2)) ** (1 / 3) / 8) * 8)
-    unit = 1024 if layers >= 32 else 256  # heads that several ranks can share
-    return layers, unit * max(1, round((size / (12 * layers)) ** 0.5 / unit))
+    return _usual_shape(size)
+
+
+def _usual_shape(size: float) -> tuple[int, int]:
+    """Layers and width of a GPT of so many parameters: near that number, and as wide for its layers as is usual.
+
+    >>> _usual_shape(5e9), _usual_shape(175e9)
+    ((24, 4096), (96, 12288))
+    """
+    large = size > LARGE
+    unit, wide = (1024, 128) if large else (256, 72)  # heads that several ranks can share; width for each layer
+    every = 4 if large else 2  # layers that stages can share
+    shapes = []
+    for hidden in range(unit, MOST_HIDDEN + 1, unit):
+        layers = max(2, round((size - GPT_VOCAB * hidden) / (12 * hidden**2) / every) * every)
+        found = 12 * layers * hidden**2 + GPT_VOCAB * hidden
+        shapes.append((abs(math.log(found / size)) + abs(math.log(hidden / layers / wide)) / 10, layers, hidden))
+    return min(shapes)[1:]
 
 
 def catalogued(row: MeasuredRow) -> Model | None:
     """The catalogue's model of that name, if its width is the row's."""
     for name in _spellings(row.model):
         found = _named(name)
-        if found is not None and row.hidden in {None, found.hidden}:
+        if found is not None and row.hidden in {None, found.hidden} and _agrees(found, row.model, name):
             return found
     return None
+
+
+def _agrees(found: Model, whole: str, name: str) -> bool:
+    """Whether a model is as large as the size in the whole name that `name` leaves out: "GPT3 5B" is no GPT-3.
+
+    >>> _agrees(get_model("gpt3-175b"), "GPT3 5B", "GPT3"), _agrees(get_model("gpt3-175b"), "GPT3 175B", "GPT3")
+    (False, True)
+    """
+    left_out = SIZE_LEFT_OUT.search(whole.removeprefix(name))
+    if left_out is None or name == whole:
+        return True
+    told = float(left_out[1]) * (1e12 if left_out[2].upper() == "T" else 1e9)
+    return any(abs(size / told - 1) < FAR for size in (found.parameters, found.active_parameters))
 
 
 def _spellings(name: str) -> Iterator[str]:
