@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import runpy
 import sys
 import types
@@ -99,6 +100,22 @@ def test_torch_multiplies_experts_with_a_scale_a_row_more_slowly() -> None:
         if one.kind == "topk" and one.n > 8:
             moved = 2 * one.m * one.n + 8 * one.m * one.k
             assert H200.memory_time(TOP_K_MOVED * moved, "reduction") == pytest.approx(one.time_s, rel=0.25)
+
+
+def test_heads_of_many_features_take_longer_for_their_flops() -> None:
+    """Factors `wide` and `widest` are those of the table; latent attention has 192 features and 128 of values."""
+    with (DATA / "h200_wide_heads.csv").open() as lines:
+        rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
+    assert {row["value_features"] for row in rows} == {"64", "128", "192", "256"}
+    for row in rows:
+        batch, heads, seq, keys, values = (
+            float(row[name]) for name in ("batch", "heads", "seq", "features", "value_features")
+        )
+        for backward, measured in ((False, row["forward_s"]), (True, row["backward_s"])):
+            flash = 3 if row["kernel"] == "cudnn" else 2
+            mean = (keys + values) / 2
+            time_s = H200.attention_time(batch, heads, seq, seq, mean, backward=backward, flash=flash)
+            assert time_s == pytest.approx(float(measured), rel=0.12), row
 
 
 def test_the_architecture_holds_what_the_fit_gives(measured: tuple[MeasuredKernel, ...]) -> None:

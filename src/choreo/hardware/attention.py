@@ -23,6 +23,7 @@ __all__ = ["AttentionCurve"]
 
 ROWS = 128
 USUAL_FEATURES = 128
+LATENT_FEATURES = 160  # the mean of 192 and 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,8 @@ class AttentionCurve:
     diagonal: float  # what a causal mask wastes in the blocks it crosses, in keys
     quantum: float  # q, as in a matrix product
     load: float
-    wide: float = 1.0  # factor for heads of more than 128 features, whose tiles are halved
+    wide: float = 1.0  # factor for heads of more than 128 features, as those of latent attention: 192, and 128 of values
+    widest: float = 1.0  # factor where values have more than 128 too, whose tiles are halved
 
     def time(
         self,
@@ -57,5 +59,6 @@ class AttentionCurve:
         work = batch * heads * rows / sms
         waves = np.maximum(work + self.quantum * (np.ceil(work) - work), 1.0)
         score_s = products * head_dim / (rate * self.issue / sms) + self.score_s
-        score_s = np.where(head_dim > USUAL_FEATURES, self.wide, 1.0) * score_s
+        slower = np.where(head_dim > LATENT_FEATURES, self.widest, self.wide)
+        score_s = np.where(head_dim > USUAL_FEATURES, slower, 1.0) * score_s
         return np.asarray(waves * np.minimum(seq_q, ROWS) * (keys + self.ramp) * score_s)
