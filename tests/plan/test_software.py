@@ -212,3 +212,31 @@ def test_zero_1_of_nanotron_copies_piece_by_piece() -> None:
         for seconds in (0.0, 6e-6)
     ]
     assert steps[1] - steps[0] > 64 * 32 * 6 * 6e-6
+
+
+def layer_passes(model: Model, software: str, **kw: object) -> dict[str, tuple[float, float]]:
+    """Launches and bytes moved of each pass over a layer with experts."""
+    plan = Plan(dp=8, ep=8, **kw)  # type: ignore[arg-type]
+    found = layer_work("experts", model, plan, 2048, get_software(software).style).passes
+    return {
+        name: (one.launches, sum(k.sizes[0] * k.factor for k in one.kernels if type(k.kind).__name__ == "MemoryKind"))
+        for name, one in zip(("forward", "recompute", "dgrad", "wgrad"), found, strict=True)
+    }
+
+
+def test_a_layer_with_experts_is_routed_again_where_it_is_computed_again() -> None:
+    passes = layer_passes(MOE, "megatron-core", recompute="full")
+    assert passes["recompute"][0] == pytest.approx(passes["forward"][0], abs=3)
+    assert passes["recompute"][0] > get_software("megatron-core").expert_operators
+    # Only what an activation makes is computed again, which routes nothing.
+    part = layer_passes(MOE, "megatron-core", recompute="selective", recompute_modules="moe_act")
+    assert 0 < part["recompute"][0] < 10
+
+
+def test_megatron_adds_the_bias_of_experts_by_operators_of_its_own() -> None:
+    plain, biased = (layer_passes(replace(MOE, bias=bias), "megatron-core") for bias in (False, True))
+    rows = 2048 * MOE.experts_per_token
+    for name, moved, kernels in (("forward", 28, 2 * 8 + 2), ("dgrad", 40, 5 * 8 + 3)):
+        assert biased[name][1] - plain[name][1] == pytest.approx(rows * MOE.hidden * moved, rel=0.02)
+        assert biased[name][0] - plain[name][0] == pytest.approx(0.4 * kernels)
+    assert layer_passes(replace(MOE, bias=True), "hai-llm")["forward"][0] == layer_passes(MOE, "hai-llm")["forward"][0]

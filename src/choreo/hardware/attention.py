@@ -36,7 +36,9 @@ class AttentionCurve:
     diagonal: float  # what a causal mask wastes in the blocks it crosses, in keys
     quantum: float  # q, as in a matrix product
     load: float
-    wide: float = 1.0  # factor for heads of more than 128 features, as those of latent attention: 192, and 128 of values
+    wide: float = (
+        1.0  # factor for heads of more than 128 features, as those of latent attention: 192, and 128 of values
+    )
     widest: float = 1.0  # factor where values have more than 128 too, whose tiles are halved
 
     def time(

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from choreo.plan.software import Style
 from choreo.workload import Graph, Model, Operator, Plan
 
-__all__ = ["beside", "memory_kernel"]
+__all__ = ["beside", "expert_bias", "memory_kernel"]
 
 MEMORY_KINDS = {"embedding": "gather"}
 # Bytes moved per element of the residual stream, in 16 bits and in fp32: by a norm (its result is cast), by a sum.
@@ -26,6 +26,10 @@ NARROW_NORM_FP32 = {"forward": 8, "dgrad": 12}
 COMPOSITE_ROTATION = {"forward": (20, 3), "dgrad": (20, 3)}
 # torch.topk of the scores of 128 and 256 experts takes as long as a reduction of this many times its bytes, on an H200.
 TOP_K_MOVED = 60
+# Megatron adds the experts' last bias, times a token's probability in fp32, by plain operators (in its TEGroupedMLP):
+# product, sum, concatenation and cast forward; backward two casts, a concatenation, and for either factor a product and
+# its sum. Bytes for each number of the rows, kernels of an expert, and kernels of all experts together.
+EXPERT_BIAS = {"forward": (28, 2, 2), "dgrad": (40, 5, 3)}
 # The forward share of the loss's memory traffic.
 LOSS_FORWARD = 0.45
 # Extra bytes per parameter that a matmul moves if it accumulates fp32 gradients itself: see `accumulate_moved`.
@@ -65,14 +69,17 @@ def memory_kernel(
 
 
 def beside(
-    phase: str, model: Model, graph: Graph, plan: Plan, style: Style, *, products: bool
+    phase: str, model: Model, graph: Graph, plan: Plan, style: Style, *, products: bool, routed: bool
 ) -> Iterator[tuple[float, str, int]]:
-    """Bytes, kind and number of kernels that the graph has no operators for: casts, copies, the loss, sums."""
+    """Bytes, kind and number of kernels that the graph has no operators for: casts, copies, the loss, sums.
+
+    `routed` says that the pass sends tokens to experts.
+    """
     if graph.name == "head" and phase in ("forward", "dgrad"):
         logits = graph.tensors["logits"].elements(graph.mesh)
         share = LOSS_FORWARD if phase == "forward" else 1 - LOSS_FORWARD
         yield logits * style.loss_bytes * share, style.loss_kind, 1
-    if "dispatched" in graph.tensors and phase in ("forward", "dgrad"):
+    if routed:
         yield from _sorted(graph, plan, style)
     if not products:
         return
@@ -91,6 +98,15 @@ def beside(
     if style.attention == 0 and phase in ("forward", "dgrad") and "attention" in graph.tensors:
         # Heads are concatenated again.
         yield 2 * graph.bytes_of(["attention"]), "copy", 1
+
+
+def expert_bias(graph: Graph, model: Model, phase: str, style: Style) -> Iterator[tuple[float, str, int]]:
+    """What adds the bias of the experts' last matrix, where it is not part of the product."""
+    if not (model.bias and style.pads_experts):
+        return
+    down = next(op for op in graph.operators if op.name.startswith("expert_down"))
+    moved, each, besides = EXPERT_BIAS["dgrad" if phase == "dgrad" else "forward"]
+    yield down.count * down.m * down.n * moved, "elementwise", round(each * down.count) + besides
 
 
 def _accumulated(graph: Graph, style: Style) -> int:

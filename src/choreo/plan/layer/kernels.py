@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from choreo.hardware import Device
-from choreo.plan.layer.framework_kernels import beside, memory_kernel
+from choreo.plan.layer.framework_kernels import beside, expert_bias, memory_kernel
 from choreo.plan.software import Style
 from choreo.workload import CollectiveOp, Graph, Model, Operator, Plan
 
@@ -31,6 +31,7 @@ MOST_KERNELS = 32.0  # for the experts of a rank
 ROW_EXPERTS = 1.3
 # Of what an operator takes the host: a product of one of several experts, which a loop in C++ launches (4 us of 24).
 IN_LOOP = 0.15
+PLAIN = 0.4  # the same of torch's own operator, without a module around it (10 us of 24)
 # Of `expert_operators`, those of the router and of counting tokens, which are all alike from step to step.
 ROUTING = 1 / 8
 # What is launched one by one beside a CUDA graph of attention and the router, by the names of operators.
@@ -177,10 +178,15 @@ def list_kernels(  # noqa: PLR0917 -- all that kernels depend on
             extra += pieces - 1
         launches += 0 if _in_graph(op, style) else launched
     products = any(op.kind == "matmul" for op in found)
-    for moved, kind, pieces in beside(phase, model, graph, plan, style, products=products):
+    again = phase == "recompute" and any(op.name.startswith("dispatch") for op in found)
+    routed = "dispatched" in graph.tensors and (phase in ("forward", "dgrad") or again)
+    for moved, kind, pieces in beside(phase, model, graph, plan, style, products=products, routed=routed):
         kernels.append(LayerKernel(_memory(kind), (moved / pieces,), pieces))
         launches += pieces
-    if "dispatched" in graph.tensors and phase in ("forward", "dgrad"):
+    if routed:
+        for moved, kind, pieces in expert_bias(graph, model, phase, style):
+            kernels.append(LayerKernel(_memory(kind), (moved / pieces,), pieces))
+            launches += PLAIN * pieces
         launches += style.expert_operators * (1 if style.graphs == "none" else 1 - ROUTING)
         extra += style.expert_kernels
     choices = (model.experts_per_token, model.expert_nodes)
