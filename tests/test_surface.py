@@ -59,6 +59,7 @@ SURFACE = [
     "Model",
     "ModelError",
     "NcclSimulation",
+    "NoPathError",
     "POWER_OF_TWO",
     "PacketReport",
     "Packets",

@@ -31,6 +31,7 @@ from choreo.errors import DeviceError as DeviceError
 from choreo.errors import FormatError as FormatError
 from choreo.errors import JoinError as JoinError
 from choreo.errors import ModelError as ModelError
+from choreo.errors import NoPathError as NoPathError
 from choreo.errors import PeerFailure as PeerFailure
 from choreo.errors import PlanError as PlanError
 from choreo.errors import ProofError as ProofError

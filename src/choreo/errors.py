@@ -4,6 +4,7 @@ ChoreoError
 ├── UsageError (also a ValueError)      the caller asked for something that does not exist or make sense
 │   ├── UnknownNameError                no such collective, algorithm, option; the nearest names are in the message
 │   ├── SizeError                       text that is not a size, a time or a bandwidth
+│   ├── NoPathError                     a device that cannot be reached over live links from one that sends to it
 │   ├── DeviceError                     no such accelerator, a file that is none, or one that cannot be measured
 │   ├── AlgorithmError                  an algorithm's own code failed, told with its file and line
 │   ├── ModelError                      a config.json or numbers that are not a model; names the file and the field
@@ -50,6 +51,7 @@ __all__ = [
     "FormatError",
     "JoinError",
     "ModelError",
+    "NoPathError",
     "PeerFailure",
     "PlanError",
     "ProofError",
@@ -95,6 +97,10 @@ class UnknownNameError(UsageError):
 
 class SizeError(UsageError):
     """Text that is not a size, a time, a bandwidth or a range of them."""
+
+
+class NoPathError(UsageError):
+    """A device that cannot be reached over live links from one that sends to it."""
 
 
 class DeviceError(UsageError):

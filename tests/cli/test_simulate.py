@@ -258,6 +258,13 @@ def test_mistakes_are_reported_in_one_sentence(words: tuple[str, ...], told: str
     assert told in refusal(*words)
 
 
+def test_an_algorithm_that_needs_a_dead_way_is_left_out_by_name() -> None:
+    one_way = ("-t", "line(3, 1GB/s, 1us)", "--slow-link", "1->0=0", "--slow-link", "2->1=0", "--size", "1MiB")
+    ran = run_choreo("simulate", "broadcast", *one_way, "-a", "linear", "-a", "ring")
+    assert "linear" in ran.out and ran.err.startswith("left out: ring: there is no way from device 2 to device 0")
+    assert "there is no way from device" in refusal("all_gather", *one_way, "-a", "mst", "-a", "ring")
+
+
 def test_nothing_to_do_takes_no_time() -> None:
     assert answer("all_reduce", "-t", "ring(1)", "--size", "1MiB")["time_s"] == 0
     empty = answer("all_reduce", *RING, "--size", "0")

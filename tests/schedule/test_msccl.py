@@ -17,6 +17,8 @@ from choreo.schedule import Schedule, load, move, save
 from choreo.schedule.exchange.equal_chunks import equal_chunks
 from choreo.schedule.exchange.msccl.read import read_msccl
 from choreo.schedule.exchange.msccl.write import write_msccl
+from choreo.schedule.exchange.mscclpp.read import read_mscclpp
+from choreo.schedule.exchange.mscclpp.write import write_mscclpp
 from tests.helpers.command import run_choreo
 from tests.helpers.exchange import NOT_ELSEWHERE, in_effect, written_or_refused
 from tests.helpers.programs_msccl import algo, gpu, step, tb
@@ -58,6 +60,12 @@ def test_every_algorithm_is_itself_again_at_2_to_16(found: Algorithm, ranks: int
     for in_place in (False,) if found.collective == "all_to_all" else (False, True):
         for _ in range(3):
             assert run_msccl(content, random, in_place=in_place, room=random.choice((2, 8)))
+
+
+def test_what_is_added_first_is_what_the_schedule_adds_first() -> None:
+    for write, read in ((write_msccl, read_msccl), (write_mscclpp, read_mscclpp)):
+        schedule = build("reduce", "rabenseifner", 7, root=3)
+        assert in_effect(read(write(schedule))) == in_effect(schedule)
 
 
 @pytest.mark.parametrize("collective", ["barrier", "send_recv"])

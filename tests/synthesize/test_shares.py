@@ -29,6 +29,11 @@ def test_a_slow_rank_gets_more_and_all_are_done_sooner(collective: str, topology
     assert found.time_s >= found.bound_s * (1 - 1e-9)
 
 
+def test_a_rank_a_billion_times_slower_keeps_half_as_well() -> None:
+    network = choreo.get_topology(SWITCH).with_slow_device(3, 1e9)
+    assert best_shares("all_gather", network, np.arange(4)).round(3).tolist() == [0.167, 0.167, 0.167, 0.5]
+
+
 @given(
     slow=st.lists(st.floats(1, 8), min_size=4, max_size=4), others=st.lists(st.integers(0, 50), min_size=4, max_size=4)
 )

@@ -61,6 +61,25 @@ def test_odd_sizes_and_few_ranks(size: int, ranks: int) -> None:
     choreo.prove(schedule)
 
 
+@pytest.mark.parametrize(("collective", "root"), [("broadcast", 0), ("scatter", 0), ("reduce", 3), ("gather", 3)])
+def test_links_of_one_direction_are_enough_towards_or_from_a_root(collective: str, root: int) -> None:
+    network = choreo.get_topology("line(4, 1GB/s, 1us)")
+    for back in (1, 2, 3):
+        network = network.with_slow_link(back, back - 1, 0)
+    assert search(collective, network, "1MiB", root=root, effort="low").efficiency > 0.9
+    with pytest.raises(choreo.NoPathError):
+        choreo.synthesize(collective, network, "1MiB", root=1)
+
+
+@pytest.mark.parametrize(
+    ("collective", "topology"), [("broadcast", "mesh(3x2, 1GB/s)"), ("all_reduce", "line(3, 1GB/s)")]
+)
+def test_links_a_billion_times_slower_leave_what_needs_no_linear_program(collective: str, topology: str) -> None:
+    network = choreo.get_topology(topology).with_slow_link(0, 1, 1e-9)
+    found = search(collective, network, "1MiB", effort="low")
+    assert found.library is not None and found.time_s <= found.library["time_s"]
+
+
 @pytest.mark.parametrize("collective", ["all_gather", "all_reduce", "broadcast", "all_to_all"])
 def test_fast_is_proved_and_not_slower_than_the_library(collective: str) -> None:
     found = search(collective, "mesh(4x4, 50GB/s, 1us)", "64MiB", effort="fast")

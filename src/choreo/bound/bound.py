@@ -23,7 +23,7 @@ from choreo.bound.product import Product
 from choreo.bound.proofs import PROOFS, Asked, BoundProof, Cut
 from choreo.bound.relays.relayed import Relayed
 from choreo.collectives import get_collective
-from choreo.errors import UsageError, shown
+from choreo.errors import NoPathError, UsageError, shown
 from choreo.results import Result, plain, result
 from choreo.topology import Topology, devices_of, get_topology
 from choreo.topology.graph import Bools, Ints
@@ -288,7 +288,7 @@ def _check_ways(asked: Asked, topology: Topology) -> None:
         if len(missing):
             ends = (here, int(missing[0])) if way == "out" else (int(missing[0]), here)
             first, last = map(topology.node_name, ends)
-            raise UsageError(
+            raise NoPathError(
                 f"there is no way from device {first} to device {last} of {topology.name} over links that have "
                 "bandwidth; give them some, or place the ranks elsewhere"
             )

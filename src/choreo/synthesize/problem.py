@@ -18,7 +18,7 @@ from choreo.topology import Topology, devices_of, get_topology
 from choreo.topology.graph import Floats, Ints
 from choreo.units import counted, size_of
 
-__all__ = ["EFFORTS", "LEAST_CHUNK_BYTES", "Candidate", "Generator", "Problem", "read_problem"]
+__all__ = ["EFFORTS", "LEAST_CHUNK_BYTES", "Candidate", "Generator", "Problem", "UnsolvedError", "read_problem"]
 
 # The most transfers of a schedule that is tried, by effort.
 EFFORTS = {"fast": 1 << 16, "low": 1 << 17, "medium": 1 << 20, "high": 1 << 23, "exact": 1 << 20}
@@ -96,6 +96,10 @@ class Candidate:
     schedule: Schedule
     time_s: float | None = None
     proved: str | None = None
+
+
+class UnsolvedError(Exception):
+    """A generator's linear program that the solver gives up, as where links differ in speed a billionfold."""
 
 
 # Yields the schedules that it can make for a problem; none if it does not handle the problem.

@@ -24,6 +24,8 @@ TOLERANCE, ROUNDS = 1e-4, 200
 UNEQUAL = 1e-3
 # Shares that gain less than this are left equal.
 WORTH = 1.01
+# What is slower than this fraction of the fastest is taken to be as fast as this.
+SLOWEST = 1e-6
 # Shares are given to the bound in multiples of this fraction of all data. A smaller share is a rounding error.
 PARTS = 1 << 20
 GB = 1e9
@@ -47,6 +49,7 @@ def best_shares(collective: str, topology: Topology, devices: Ints) -> Floats:
     ranks = len(devices)
     if ranks < 2:
         return np.ones(ranks)
+    even_s = bound(collective, topology, GB, devices=devices).bandwidth_bound_s
     inside, capacity = _single_ranks(collective, topology, devices)
     for _ in range(ROUNDS):
         shares, time_s = _solved(inside, capacity)
@@ -57,7 +60,6 @@ def best_shares(collective: str, topology: Topology, devices: Ints) -> Floats:
         inside = np.vstack((inside, ~cut if collective == "reduce_scatter" else cut))
         capacity = np.append(capacity, sum(link["bandwidth_bytes_per_s"] for link in found.cut_links) / GB)
     equal = np.full(ranks, 1 / ranks)
-    even_s = bound(collective, topology, GB, devices=devices).bandwidth_bound_s
     return equal if even_s <= time_s * WORTH else _whole(shares) / PARTS
 
 
@@ -84,6 +86,9 @@ def _single_ranks(collective: str, topology: Topology, devices: Ints) -> tuple[F
 def _solved(inside: Floats, capacity: Floats) -> tuple[Floats, float]:
     """The shares, and the least seconds per GB of all data if only these sets of ranks count."""
     sets, ranks = inside.shape
+    fastest = float(capacity.max())
+    # The solver fails at numbers of very different size.
+    capacity = np.where(capacity > 0, np.maximum(capacity / fastest, SLOWEST), 0.0)
     one, none = np.ones((ranks, 1)), np.zeros((ranks, 1))
     # After the shares come the time, the smallest share, and the largest.
     most = np.vstack(
@@ -98,7 +103,7 @@ def _solved(inside: Floats, capacity: Floats) -> tuple[Floats, float]:
     whole = np.concatenate((np.ones(ranks), np.zeros(3)))[None, :]
     found = linprog(cost, most, np.zeros(sets + 2 * ranks), whole, [1.0], method="highs")
     assert found.x is not None, found.message
-    return np.maximum(found.x[:ranks], 0.0), float(found.x[ranks])
+    return np.maximum(found.x[:ranks], 0.0), float(found.x[ranks]) / fastest
 
 
 def _whole(shares: Floats) -> Ints:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import time
@@ -10,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from choreo.errors import ChoreoError, DeadlockError, RefusedError, UsageError, shown
+from choreo.errors import ChoreoError, DeadlockError, NoPathError, RefusedError, UsageError, shown
 from choreo.prove import prove
 from choreo.results import Result, result
 from choreo.schedule import Schedule
@@ -29,7 +30,7 @@ from choreo.synthesize.generators.packed import packed
 from choreo.synthesize.generators.railed import railed
 from choreo.synthesize.generators.routed import routed
 from choreo.synthesize.generators.translated import translated
-from choreo.synthesize.problem import Candidate, Generator, Problem, read_problem
+from choreo.synthesize.problem import Candidate, Generator, Problem, UnsolvedError, read_problem
 from choreo.synthesize.refined import refined
 from choreo.synthesize.shares import evener
 from choreo.topology import Topology
@@ -301,17 +302,23 @@ def _timed(problem: Problem, generator: Generator, best_s: float, enough_s: floa
     Schedules that cannot run on the network, or whose packets deadlock, are left out. The simulation of one that is
     slower than the best stops early; its time is then a lower bound.
     """
-    for candidate in generator(problem):
+    for candidate in _made(problem, generator):
         try:
             job = placed(Job(candidate.schedule, problem.size_bytes, problem.devices.tolist()), problem.topology, 0.0)
             time_s = _time_within(problem, candidate, job, best_s)
-        except (RefusedError, DeadlockError):  # the first one, if it needs switches that reduce
+        except (RefusedError, DeadlockError, NoPathError):  # the first one, if it needs switches that reduce
             continue
         planned = candidate.time_s is not None and problem.packets is None
         yield _Timed(time_s, candidate, at_least=not planned and time_s > best_s)
         best_s = min(best_s, time_s)
         if time_s <= enough_s:
             break
+
+
+def _made(problem: Problem, generator: Generator) -> Iterator[Candidate]:
+    """A generator's schedules, up to where its solver fails."""
+    with contextlib.suppress(UnsolvedError):
+        yield from generator(problem)
 
 
 def _time_within(problem: Problem, candidate: Candidate, job: Placed, until_s: float) -> float:

@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from choreo.errors import UsageError, short
+from choreo.errors import NoPathError, UsageError, short
 from choreo.files import check_work
 from choreo.topology.graph import Bools, Floats, Ints, Links, Paths, shortest_paths
 from choreo.units import bandwidth_of, rate_of, time_of
@@ -203,7 +203,7 @@ def _shortest(
     paths = shortest_paths(links, size + switches, pairs // size, pairs % size, routing)
     if isinstance(paths, tuple):
         here, there = (names[node] if names else node for node in paths)
-        raise UsageError(f"there is no way from device {here} to device {there}; add a link, or leave one out")
+        raise NoPathError(f"there is no way from device {here} to device {there}; add a link, or leave one out")
     share = None if paths.share is None else paths.share[which]
     return Paths(paths.links[which], share, paths.latency_s[which])
 

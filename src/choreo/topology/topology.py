@@ -10,7 +10,7 @@ from functools import reduce
 import numpy as np
 import numpy.typing as npt
 
-from choreo.errors import UsageError, shown
+from choreo.errors import NoPathError, UsageError, shown
 from choreo.results import drawn
 from choreo.topology.blocks import Block
 from choreo.topology.graph import ROUTINGS, Bools, Floats, Ints, Links, Paths, shortest_paths
@@ -252,7 +252,7 @@ class Topology:
         paths = shortest_paths(self.links, self.num_nodes, src, dst, self.routing)
         if isinstance(paths, tuple):
             here, away = (f"device {self.node_name(n)}" if n < self.num_devices else self.node_name(n) for n in paths)
-            raise UsageError(
+            raise NoPathError(
                 f"there is no way from {here} to {away} of {self.name}: every path crosses a link of no bandwidth; "
                 "give it some, or place the ranks elsewhere"
             )

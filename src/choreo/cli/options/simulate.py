@@ -11,7 +11,15 @@ from choreo.cli.options.schedule import SYNTHESIZED, ScheduleOptions, checked, l
 from choreo.cli.options.topology import Placement, parse_placement
 from choreo.cli.output.text.table import echo_note
 from choreo.cli.progress import Progress, waiting
-from choreo.errors import AlgorithmError, DeadlockError, ProofError, RefusedError, ScheduleError, UsageError
+from choreo.errors import (
+    AlgorithmError,
+    DeadlockError,
+    NoPathError,
+    ProofError,
+    RefusedError,
+    ScheduleError,
+    UsageError,
+)
 from choreo.units import counted, parse_size
 
 if TYPE_CHECKING:
@@ -116,11 +124,18 @@ class Asked:
 
     def _run_each(self, schedules: list[Schedule], size: int, runs: list[Simulation]) -> list[Simulation]:
         """Run one after another, and add to `runs`."""
+        unreachable: dict[str, NoPathError] = {}
         for number, schedule in enumerate(schedules, 1):
             try:
                 runs.append(self.run(schedule, size, f", {number} of {len(schedules)}"))
+            except NoPathError as error:
+                unreachable[schedule.algorithm] = error
             except (RefusedError, DeadlockError) as error:
                 echo_note(f"left out: {schedule.algorithm}: {error}" if self.packets else f"left out: {error}")
+        if unreachable and not runs and not self.synthesizes:  # the network is cut
+            raise next(iter(unreachable.values()))
+        for name, missing in unreachable.items() if runs else ():
+            echo_note(f"left out: {name}: {missing}")
         return runs
 
     def schedules(self) -> list[Schedule]:

@@ -96,8 +96,16 @@ class _Recovery:
         """Each value of a work place with the next one, and the crossings that make the next one."""
         before = JUST_OWN
         for parts in self.values[here]:
-            yield before, parts, sorted(parts - before if before <= parts else parts)
+            yield before, parts, sorted(parts - before if before <= parts else parts, key=self._when)
             before = parts
+
+    def _when(self, x: int) -> tuple[int, int]:
+        """Orders what is added in one place: by the steps that the file claims, then as it was executed."""
+        return self._claim(x) or 0, x
+
+    def _claim(self, x: int) -> int | None:
+        """The step that the file claims for a crossing, if it does."""
+        return self.program.instructions[self.run.crossings[x].instruction].round
 
     def _two_values(self, here: Chunk, before: Parts, parts: Parts) -> FormatError:
         def describe(value: Parts) -> str:
@@ -149,7 +157,7 @@ class _Recovery:
         """The steps that the file claims for its messages, if it does."""
         steps = [-1] * count
         for x, number in message.items():
-            step = self.program.instructions[self.run.crossings[x].instruction].round
+            step = self._claim(x)
             if step is None:
                 return None
             steps[number] = step

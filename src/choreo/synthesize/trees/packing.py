@@ -18,6 +18,7 @@ from scipy.sparse import csr_matrix, diags, hstack, vstack
 from scipy.sparse.csgraph import dijkstra
 
 from choreo.synthesize.network import Hops
+from choreo.synthesize.problem import UnsolvedError
 from choreo.synthesize.trees.arborescence import cheapest_arborescence
 from choreo.topology.graph import Floats, Ints
 
@@ -267,6 +268,7 @@ def _divide(
     cost = np.concatenate((depths * scale / sum(demand.values()), [1.0], np.full(links, BUSY_COST / links)))
     limits = most, np.zeros(2 * links), whole, list(demand.values())
     found = linprog(cost, *limits, method="highs")  # type: ignore[call-overload]  # the stubs have no sparse matrices
-    assert found.x is not None, found.message
+    if found.x is None:  # links of very different speed
+        raise UnsolvedError(found.message)
     price = np.maximum(-found.ineqlin.marginals, 0.0).reshape(2, -1).sum(axis=0)
     return float(found.x[len(columns)]) / scale, found.x[: len(columns)], price / scale
