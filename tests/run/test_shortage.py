@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import mmap
 import os
 import resource
+import selectors
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -20,8 +23,8 @@ import numpy as np
 import pytest
 
 from choreo.algorithms import _registry, list_algorithms
-from choreo.errors import ChoreoError, PeerFailure, UsageError
-from choreo.run import communicator
+from choreo.errors import ChoreoError, PeerFailure, RendezvousError, UsageError
+from choreo.run import communicator, connect
 from choreo.run.communicator import Communicator
 from choreo.run.connect import _Connecting
 from choreo.run.execute import choice
@@ -30,6 +33,8 @@ from choreo.run.execute.constants import default_constants
 from choreo.run.execute.processes import ended_processes
 from choreo.run.messages.point_to_point import PointToPoint
 from choreo.run.recover import shrink
+from choreo.run.rendezvous import hosts as hosts_of_ranks
+from choreo.run.rendezvous.rendezvous import rendezvous
 from choreo.run.transport import shortage
 from tests.helpers.network.hosts import NetworkJob, hosts, why_no_hosts
 from tests.helpers.ranks.faults import Ended, Job, Pipe, eventually, names_held, values
@@ -127,6 +132,32 @@ def fails_to_mesh(comm: Communicator, _: Pipe, steps: Sequence[tuple[type, str]]
     return told
 
 
+@pytest.mark.parametrize(
+    ("owner", "name", "told"),
+    [
+        (hosts_of_ranks, "_boot_id", "rank 0 cannot begin to find the others: Too many open files"),
+        (selectors, "DefaultSelector", "rank 0 (pid {}) cannot listen at 127.0.0.1:{}: Too many open files"),
+    ],
+)
+def test_a_rank_that_has_no_descriptor_to_begin_with(
+    owner: object, name: str, told: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    before = open_descriptors()
+    with monkeypatch.context() as short, pytest.raises(RendezvousError) as caught:
+        short.setattr(owner, name, _no_descriptor)
+        rendezvous(0, 2, "127.0.0.1", port, b"a secret of the job", timeout_s=5)
+    host = f"{os.getpid()} on {hosts_of_ranks.host_name()}"
+    assert str(caught.value).startswith(told.format(host, port))
+    assert open_descriptors() == before
+
+
+def _no_descriptor(*_: object) -> object:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
 def test_an_axis_that_cannot_be_made_is_reported_to_the_ranks_of_all_axes() -> None:
     """Nobody waits for the deadline of a rank that is not on their own axis."""
     steps = [(_Connecting, name) for name in ("introduce", "open", "accept", "finish")] + [(PointToPoint, "__init__")]
@@ -189,6 +220,48 @@ def test_a_rank_that_is_short_of_addresses_for_a_moment_stays() -> None:
         assert values(job.ended()) == [3, 3, 3]
 
 
+ROOM = 6  # reservations and decisions of rank 1 in a shrink, at least
+
+
+def shrinks_without_room(comm: Communicator, talk: Pipe) -> list[str]:
+    """Shared memory is full for a moment in rank 1: at its first reservation or decision, then at its second, ..."""
+    told = []
+    with pytest.MonkeyPatch().context() as patch:
+        patch.setattr(connect, "_scheduling_group", lambda: "a cgroup's path may be long " * 200)
+        for number in range(ROOM):
+            with pytest.raises(ChoreoError):
+                comm.all_reduce(np.ones(3 + comm.rank))
+            place = itertools.count()
+            with patch.context() as short:
+                for name in ("write", "posix_fallocate"):
+                    short.setattr(os, name, _short(getattr(os, name), place, number if comm.rank == 1 else -1))
+                try:
+                    after = comm.shrink(timeout=5)
+                except ChoreoError as error:
+                    told.append(str(error))
+                    after = comm.shrink(timeout=5)
+                comm = after
+            assert comm.world_size == 2, number
+            assert comm.rank != 1 or next(place) > number
+    return told
+
+
+def _short(real: Callable[..., int], place: Iterator[int], number: int) -> Callable[..., int]:
+    def call(*args: Any) -> int:
+        if next(place) == number:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(*args)
+
+    return call
+
+
+def test_a_rank_that_is_short_of_shared_memory_for_a_moment_stays() -> None:
+    with Job(2, shrinks_without_room) as job:
+        first, second = values(job.ended())
+    assert not first
+    assert all("cannot be written to shared memory: No space left" in one for one in second)
+
+
 def writes_no_decision(comm: Communicator, talk: Pipe) -> str:
     """Rank 1 may write no files when a call has failed; the limit is what a sandbox sets."""
     if comm.rank == 1:
@@ -249,16 +322,13 @@ def test_full_shared_memory_is_reported_to_every_rank() -> None:
 def test_a_choice_that_failed_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is remembered of a folder that could not be listed, or of a schedule that could not be built."""
 
-    def no_descriptor(*_: Any) -> Any:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
     def no_memory(*_: Any) -> Any:
         raise UsageError("there is no memory for it")
 
     known = len(list_algorithms("all_reduce"))
     monkeypatch.setattr(_registry, "_DISCOVERED", False)
     with monkeypatch.context() as short:
-        short.setattr(Path, "iterdir", no_descriptor)
+        short.setattr(Path, "iterdir", _no_descriptor)
         with pytest.raises(OSError, match="Too many open files"):
             list_algorithms("all_reduce")
     assert len(list_algorithms("all_reduce")) == known
@@ -359,13 +429,17 @@ def test_a_thread_that_cannot_start_is_an_error_each_time() -> None:
         assert "cannot be started: Cannot allocate memory; allow more (ulimit -u, ulimit -v" in told
 
 
-def test_a_thread_that_never_begins_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may find no memory for itself, and then nobody hears of it."""
-    monkeypatch.setattr(shortage, "START_S", 0.1)
+@pytest.mark.parametrize(("ends", "reason"), [(True, "out of memory"), (False, "it does not begin")])
+def test_a_thread_that_never_begins_is_an_error(ends: bool, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may find no memory for itself, and then nobody hears of it but by what it drops."""
+    monkeypatch.setattr(shortage, "START_S", 600.0 if ends else 0.1)
+    kept: list[object] = []
     for name in ("_start_new_thread", "_start_joinable_thread"):
-        monkeypatch.setattr(threading, name, lambda *_, **__: 0, raising=False)
-    with pytest.raises(ChoreoError, match="the thread for a test cannot be started: it does not begin; allow more"):
+        monkeypatch.setattr(threading, name, lambda *given, **_: 0 if ends else kept.append(given), raising=False)
+    before = threading.active_count()
+    with pytest.raises(ChoreoError, match=f"the thread for a test cannot be started: {reason}; allow more"):
         shortage.start_thread(lambda: None, "test", "a test")
+    assert threading.active_count() == before + (not ends)  # one that may yet begin is still counted
 
 
 def fails_to_introduce(comm: Communicator, talk: Pipe) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import mmap
 import os
 import secrets
@@ -60,7 +61,7 @@ class _Introduction(msgspec.Struct):
     address: str
     port: int  # where it listens while they connect; 0 if it can be reached from its own host only
     nonce: bytes
-    scheduling_group: str
+    scheduling_group: str  # a digest: the path of a cgroup has any length, and a status has little room
     quorum: str
     ciphers: tuple[str, ...]  # that it can seal its data to other hosts with; none on a plain network
 
@@ -127,6 +128,7 @@ class _Connecting:
         self._segment = segment = Segment(f"choreo-{name}-{self._rank}", self._world_size, STAGE_BYTES)
         self._undo.callback(segment.map.close)
         self._undo.callback(segment.close)
+        self._directory_at = segment.take(DIRECTORY_BYTES)  # now, while a shortage can still be told to the others
         log = segment.path.with_name(segment.path.name.replace("choreo-", "choreo-log-", 1))
         self._names.callback(segment.unlink)
         self._names.callback(log.unlink, missing_ok=True)
@@ -146,7 +148,7 @@ class _Connecting:
             "" if self._network is None else self._network.address,
             0 if self._listener is None else self._listener.port,
             secrets.token_bytes(16),
-            _scheduling_group(),
+            hashlib.sha256(_scheduling_group().encode()).hexdigest()[:16],
             self._quorum,
             available_ciphers() if self._network is not None and self._network.sealed else (),
         )
@@ -212,7 +214,7 @@ class _Connecting:
             segment.map,
             maps=self._maps,
             pidfds=self._pidfds,
-            directory_at=segment.take(DIRECTORY_BYTES),
+            directory_at=self._directory_at,
             channel=ControlChannel(controls) if self._elsewhere else None,
         )
         streams = _streams(self._tcp, "" if self._network is None else self._network.cipher)

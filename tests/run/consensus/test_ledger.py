@@ -5,12 +5,15 @@ from __future__ import annotations
 import mmap
 from pathlib import Path
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from choreo.run.consensus import status as segments
+from choreo.run.consensus.consensus import Outcome, pack_ranks
 from choreo.run.consensus.ledger import ENTRY_BYTES, Ledger
 from choreo.run.consensus.status import Status
+from choreo.run.recover.shrink import COMMIT, MAX_REASON
 from tests.helpers.ranks.fork_server import CONTEXT, start_server
 
 
@@ -68,4 +71,14 @@ def test_an_entry_that_was_torn_decides_nothing(tmp_path: Path) -> None:
         file.write(b"torn".ljust(ENTRY_BYTES, b"\0"))
     assert ledger.decided("it") is None
     assert ledger.decide("it", b"yes") == b"yes" == ledger.decide("it", b"no")
+    ledger.close()
+
+
+def test_a_decision_that_leaves_out_half_of_thousands_of_ranks_fits_into_an_entry(tmp_path: Path) -> None:
+    lost = range(1, 4096, 2)
+    outcome = Outcome(False, pack_ranks(lost), "x" * MAX_REASON)
+    assert outcome.lost_ranks == frozenset(lost)
+    ledger = Ledger(tmp_path / "ledger", create=True)
+    value = msgspec.msgpack.encode(outcome)
+    assert ledger.append(f"\0vote exchange 99 {COMMIT}", b"ballot..." + value) == [b"ballot..." + value]
     ledger.close()

@@ -11,7 +11,7 @@ from choreo.run.consensus.failure_detector import FailureDetector
 from choreo.run.consensus.ledger import Ledger
 from choreo.run.consensus.quorum import Quorum
 
-__all__ = ["MEMBERS", "Consensus", "Outcome"]
+__all__ = ["MEMBERS", "Consensus", "Outcome", "pack_ranks", "unpack_ranks"]
 
 MEMBERS = "members "  # prefix of the topics "which ranks stay in the next communicator", one for each attempt
 
@@ -20,8 +20,13 @@ class Outcome(msgspec.Struct, array_like=True):
     """What ranks decide when they build a new communicator: whether a step succeeded, whom they lost, and why."""
 
     ok: bool
-    lost: tuple[int, ...] = ()
+    lost: bytes = b""  # one bit per rank: thousands fit into an entry of the ledger
     why: str = ""
+
+    @property
+    def lost_ranks(self) -> frozenset[int]:
+        """The ranks that were lost."""
+        return unpack_ranks(self.lost)
 
 
 class Consensus:
@@ -77,14 +82,14 @@ class Consensus:
         self, topic: str, proposal: Outcome, takes_part: Callable[[int], bool], patience_s: float
     ) -> Outcome | None:
         """Decide on an outcome; None if there is no quorum. Only ranks on a side that may continue propose."""
-        mine = msgspec.msgpack.encode(proposal) if self.can_go_on_without(proposal.lost) else None
+        mine = msgspec.msgpack.encode(proposal) if self.can_go_on_without(proposal.lost_ranks) else None
         decided = self.decide(topic, mine, takes_part, patience_s)
         return None if decided is None else msgspec.msgpack.decode(decided, type=Outcome)
 
     def went_on(self) -> tuple[int, ...]:
         """The ranks that have continued without this one, if they have."""
         for decision in self._ledger.all_decided(MEMBERS):
-            lost = msgspec.msgpack.decode(decision, type=Outcome).lost
+            lost = msgspec.msgpack.decode(decision, type=Outcome).lost_ranks
             if self._detector.rank in lost:
                 return tuple(rank for rank in range(self._detector.world_size) if rank not in lost)
         return ()
@@ -92,3 +97,19 @@ class Consensus:
     def close(self) -> None:
         """Close the ledger."""
         self._ledger.close()
+
+
+def pack_ranks(ranks: Iterable[int]) -> bytes:
+    """Ranks as bits.
+
+    >>> unpack_ranks(pack_ranks([9, 1])) == {1, 9}
+    True
+    """
+    bits = sum(1 << rank for rank in set(ranks))
+    return bits.to_bytes(-(-bits.bit_length() // 8), "little")
+
+
+def unpack_ranks(packed: bytes) -> frozenset[int]:
+    """The ranks that were packed."""
+    bits = int.from_bytes(packed, "little")
+    return frozenset(rank for rank in range(bits.bit_length()) if bits >> rank & 1)

@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
 
 from choreo.run.consensus.between_hosts import SILENT_S
 from choreo.run.consensus.causes import known_causes, publish_cause
-from choreo.run.consensus.consensus import Consensus
+from choreo.run.consensus.consensus import Consensus, pack_ranks, unpack_ranks
 from choreo.run.consensus.failure_detector import FailureDetector
 from choreo.run.consensus.status import Cause, Status
 from choreo.run.execute.failures import ALTERED, MISMATCHED, PEER_DIED, TIMED_OUT
@@ -63,7 +63,7 @@ class Failure(msgspec.Struct, array_like=True, frozen=True):
     @property
     def ranks(self) -> frozenset[int]:
         """The ranks that failed."""
-        return _unpack(self.failed)
+        return unpack_ranks(self.failed)
 
 
 class _View(NamedTuple):
@@ -201,8 +201,7 @@ def _propose(detector: FailureDetector, seen: _View, *, survive: bool) -> Failur
         own = detector.status
         worst = kinds[min(kinds)] if kinds else Cause(detector.rank, own.cause, own.culprit, own.call)
         cause, culprit = worst.outcome, worst.culprit
-    packed = _pack(failed, detector.world_size)
-    return Failure(packed, cause, call, culprit, reduced, first, tuple(details), silent <= failed.keys())
+    return Failure(pack_ranks(failed), cause, call, culprit, reduced, first, tuple(details), silent <= failed.keys())
 
 
 def _sides(detector: FailureDetector, call: int) -> tuple[int, list[RankFailure]]:
@@ -220,12 +219,3 @@ def _sides(detector: FailureDetector, call: int) -> tuple[int, list[RankFailure]
             sides = sorted(texts.items(), key=lambda side: (len(side[1]), -side[1][0]))
             return number, [RankFailure(ranks[0], MISMATCHED, number, text) for text, ranks in (sides[0], sides[-1])]
     return call, []
-
-
-def _pack(ranks: Iterable[int], world_size: int) -> bytes:
-    return sum(1 << rank for rank in ranks).to_bytes(-(-world_size // 8), "little")
-
-
-def _unpack(bits: bytes) -> frozenset[int]:
-    number = int.from_bytes(bits, "little")
-    return frozenset(rank for rank in range(number.bit_length()) if number >> rank & 1)

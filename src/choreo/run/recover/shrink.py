@@ -13,7 +13,7 @@ from collections.abc import Callable
 from choreo.errors import ChoreoError, CommunicatorClosed, PeerFailure
 from choreo.run.connect import EXCHANGES, connect
 from choreo.run.connection import Connection
-from choreo.run.consensus.consensus import MEMBERS, Consensus, Outcome
+from choreo.run.consensus.consensus import MEMBERS, Consensus, Outcome, pack_ranks
 from choreo.run.consensus.failure_detector import FailureDetector
 from choreo.run.consensus.failure_message import excluded_error, minority_error
 
@@ -23,7 +23,7 @@ SHRINK_S = 30.0
 COMMIT = EXCHANGES - 1  # once this exchange has succeeded, the old connection has its successor
 PAUSE_S = 0.002
 UNRESPONSIVE_S = 0.5  # after which a rank that is stopped or cut off is not waited for
-MAX_REASON, MAX_NAMED = 400, 64  # characters, and ranks: a decision fits into an entry of the ledger
+MAX_REASON = 400  # characters: a decision fits into an entry of the ledger
 ATTEMPTS = 100
 LONGEST = 4  # times its timeout, or SHRINK_S if that is more, that it goes on while no rank is lost
 SHRUNK = CommunicatorClosed("this communicator was shrunk; use the one that shrink() returned")
@@ -76,21 +76,20 @@ class _SurvivorBootstrap:
         return [status.blobs[number] for status in statuses]
 
     def abort(self, why: str) -> None:
-        """Make the others abort the exchange that comes next, unless they have completed the last."""
-        if len(self._blobs) <= COMMIT:
-            self._settle(len(self._blobs), self._detector.dead() & set(self._members), ok=False, why=why)
+        """Make the others abort the exchange that they are in, or the next, unless they have completed the last."""
+        for number in range(max(len(self._blobs) - 1, 0), min(len(self._blobs), COMMIT) + 1):
+            self._settle(number, self._detector.dead() & set(self._members), ok=False, why=why)
 
     def _settle(self, number: int, lost: frozenset[int], *, ok: bool, why: str = "") -> None:
         """Decide whether an exchange succeeded."""
-        why = why.encode("ascii", "replace").decode()[:MAX_REASON] if len(lost) < MAX_NAMED else ""
-        proposal = Outcome(ok and not lost, tuple(sorted(lost)), why)
+        proposal = Outcome(ok and not lost, pack_ranks(lost), why.encode("ascii", "replace").decode()[:MAX_REASON])
         outcome = self._consensus.decide_outcome(
             self._topic(number), proposal, lambda rank: rank in self._members, self._timeout_s
         )
         if outcome is None:
             raise _end(self._connection, minority_error)
         if not outcome.ok:
-            raise _AbortedError(frozenset(outcome.lost), outcome.why)
+            raise _AbortedError(outcome.lost_ranks, outcome.why)
 
     def _topic(self, number: int) -> str:
         return f"exchange {self._attempt} {number}"
@@ -113,8 +112,8 @@ def shrink(connection: Connection, timeout_s: float = SHRINK_S) -> tuple[Connect
     # A rank that has made fewer attempts than the others catches up: what they decided is there.
     first = connection.attempts
     for attempt in range(first, first + ATTEMPTS):
-        connection.attempts = attempt + 1
         members = _decide_members(connection, failed, attempt, timeout_s)
+        connection.attempts = attempt + 1  # from here on: a call that is short of something before is made again
         # Far hosts may need longer to connect than a short `timeout_s`, so each attempt has twice as long.
         connect_s = max(timeout_s, min(timeout_s * 2.0 ** min(attempt, 30), SHRINK_S))
         bootstrap = _SurvivorBootstrap(connection, members, attempt, connect_s)
@@ -131,10 +130,10 @@ def shrink(connection: Connection, timeout_s: float = SHRINK_S) -> tuple[Connect
             reason = str(error)
             try:
                 bootstrap.abort(f"{connection.peers[connection.rank]}: {error}")
-            except _AbortedError as error:
-                lost = error.lost
+            except _AbortedError as aborted:
+                lost = aborted.lost
             else:  # the others have completed the attempt, and go on
-                raise _end(connection, excluded_error) from None
+                raise _end(connection, excluded_error, f"could not connect anew: {error}") from None
         else:
             connection.close(SHRUNK)
             return made, members
@@ -171,23 +170,23 @@ def _decide_members(connection: Connection, failed: frozenset[int], attempt: int
     )
     left_out = failed | lost
     decided = consensus.decide_outcome(
-        topic, Outcome(True, tuple(sorted(left_out))), lambda rank: rank not in left_out, timeout_s
+        topic, Outcome(True, pack_ranks(left_out)), lambda rank: rank not in left_out, timeout_s
     )
     if decided is None:
         raise _end(connection, minority_error)
-    if connection.rank in decided.lost:
+    if connection.rank in decided.lost_ranks:
         raise _end(connection, excluded_error)
-    return tuple(rank for rank in range(connection.world_size) if rank not in decided.lost)
+    return tuple(rank for rank in range(connection.world_size) if rank not in decided.lost_ranks)
 
 
 def _end(
-    connection: Connection, reason: Callable[[FailureDetector, Consensus, str], CommunicatorClosed]
+    connection: Connection,
+    reason: Callable[[FailureDetector, Consensus, str], CommunicatorClosed],
+    what: str = "did not come to shrink() in time",
 ) -> CommunicatorClosed:
     """Close a connection whose rank does not go on; returns the error to raise."""
-    what = f"{connection.peers[connection.rank]} did not come to shrink() in time"
-    if reason is minority_error:
-        what = f"{connection.peers[connection.rank]} cannot shrink()"
-    error = reason(connection.detector, connection.consensus, what)
+    what = "cannot shrink()" if reason is minority_error else what
+    error = reason(connection.detector, connection.consensus, f"{connection.peers[connection.rank]} {what}")
     connection.close(error)
     return error
 

@@ -197,7 +197,11 @@ def open_admission(
             if port_deadline.passed or rank_lost():
                 raise JoinError(f"cannot listen at {where}: {reason}; choose another MASTER_PORT")
             time.sleep(POLL_S)
-        server = AdmissionServer(listener, secret, first_rank, wanted, rank_lost)
+        stack.callback(listener.close)
+        try:
+            server = AdmissionServer(listener, secret, first_rank, wanted, rank_lost)
+        except OSError as error:
+            raise JoinError(f"cannot listen at {where}: {why(error)}") from None
         stack.callback(server.close)
         yield server
 

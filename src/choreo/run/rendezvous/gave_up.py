@@ -70,5 +70,8 @@ def _now_s() -> float:
 
 
 def _started_s() -> float:
-    ticks = start_time(os.getpid())
-    return ticks / os.sysconf("SC_CLK_TCK") if ticks else _now_s()
+    with suppress(OSError):  # no descriptor to find out with
+        ticks = start_time(os.getpid())
+        if ticks:
+            return ticks / os.sysconf("SC_CLK_TCK")
+    return _now_s()

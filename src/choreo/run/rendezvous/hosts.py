@@ -12,6 +12,7 @@ import os
 import secrets
 import socket
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from choreo.errors import RendezvousError, UsageError
@@ -36,7 +37,8 @@ def host_name() -> str:
 def host_id() -> str:
     """An identity that two processes have in common if they can share memory, as far as each can tell by itself.
 
-    Virtual machines started from one snapshot may have the same; `lowest_rank_per_host` tells them apart.
+    Virtual machines started from one snapshot may have the same; `lowest_rank_per_host` tells them apart. An OSError if
+    this process has no descriptor to find out with.
     """
     parts = [_boot_id()]
     for namespace in ("net", "pid", "user"):
@@ -151,8 +153,11 @@ def pid_namespace() -> int:
         return 0
 
 
+@cache
 def _boot_id() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
+    except OSError as error:
+        if error.errno in SHORT:  # with another identity this rank would seem to be on another host
+            raise
         return f"host:{host_name()[:64]}"

@@ -107,7 +107,10 @@ def rendezvous(
         raise UsageError(f"rank {rank} is not one of {world_size} ranks, which go from 0 to {world_size - 1}")
     if not 1 <= port <= 65535:
         raise UsageError(f"{port} is not a port; they go from 1 to 65535")
-    me = Join(rank, world_size, os.getpid(), host_name(), host_id(), timeout_s)
+    try:
+        me = Join(rank, world_size, os.getpid(), host_name(), host_id(), timeout_s)
+    except OSError as error:
+        raise RendezvousError(f"rank {rank} cannot begin to find the others: {why(error)}", ranks=(rank,)) from None
     if world_size == 1:
         return Rendezvous(0, [Member(0, me.pid, me.host, me.host_id, LOOPBACK)], None)
     attempt = Attempt(f"{format_address(address, port)}\0{job}", secret)
@@ -125,8 +128,13 @@ def rendezvous(
         return Rendezvous(rank, participant.members, participant)
     with attempt:
         listener, foreign = _listen(coordinator, me, deadline)
-    note = f"; {address} is no address of {me.host}, which listened on all its addresses" if foreign else ""
-    return _coordinate(listener, secret, me, deadline, note)
+        note = f"; {address} is no address of {me.host}, which listened on all its addresses" if foreign else ""
+        try:
+            mine = Coordinator(listener, secret, me, note)
+        except OSError as error:
+            listener.close()
+            raise _cannot_listen(me, coordinator, error) from None
+    return _gathered(mine, deadline)
 
 
 def _still(coordinator: CoordinatorAddress, attempt: Attempt) -> CoordinatorAddress:
@@ -134,8 +142,7 @@ def _still(coordinator: CoordinatorAddress, attempt: Attempt) -> CoordinatorAddr
     return coordinator
 
 
-def _coordinate(listener: socket.socket, secret: bytes, me: Join, deadline: Deadline, note: str = "") -> Rendezvous:
-    coordinator = Coordinator(listener, secret, me, note)
+def _gathered(coordinator: Coordinator, deadline: Deadline) -> Rendezvous:
     coordinator.gather(deadline)
     return Rendezvous(0, coordinator.members, coordinator)
 
@@ -149,7 +156,7 @@ def _coordinate_locally(job: str, address: str, port: int, me: Join, deadline: D
             raise _cannot_listen(me, LOOPBACK, error) from None
         try:
             with publish(job, LOOPBACK, listener.getsockname()[1], deadline) as secret:
-                return _coordinate(listener, secret, me, deadline)
+                return _gathered(Coordinator(listener, secret, me), deadline)
         except AlreadyPublishedError as error:
             listener.close()
             other = error.record

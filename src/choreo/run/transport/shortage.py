@@ -25,15 +25,39 @@ START_S = 20.0  # in which a thread begins
 class _Started(threading.Event):
     """What `Thread.start` waits for; if the thread finds no memory when it begins, that never comes."""
 
-    given_up = False
+    given_up = False  # nobody waits any more: a thread that begins now must end at once
+    never = False  # the thread has ended, and had not begun
 
     def wait(self, timeout: float | None = None) -> bool:
-        if super().wait(START_S if timeout is None else timeout):
+        if super().wait(START_S if timeout is None else timeout) and not self.never:
             return True
         self.given_up = timeout is None
         if self.given_up:
-            raise RuntimeError("it does not begin")
+            raise RuntimeError("out of memory" if self.never else "it does not begin")
         return False
+
+
+class _Beginning:
+    """What a new thread calls first. Only the thread has it, so if it is dropped before that, the thread has ended."""
+
+    def __init__(self, begin: Callable[[], None], started: _Started) -> None:
+        self._begin, self._started = begin, started
+
+    def __call__(self) -> None:
+        self._begin()
+
+    def __del__(self) -> None:
+        if not self._started.is_set():
+            self._started.never = True
+            self._started.set()
+
+
+class _Thread(threading.Thread):
+    """A thread whose `start` ends if the thread ends before it has begun."""
+
+    @property
+    def _bootstrap(self) -> _Beginning:
+        return _Beginning(super()._bootstrap, self._started)  # type: ignore[misc, attr-defined]
 
 
 def why(error: OSError) -> str:
@@ -82,13 +106,15 @@ def start_thread(target: Callable[[], object], name: str, purpose: str) -> threa
     >>> start_thread(lambda: None, "example", "an example").join()
     """
     started = _Started()
-    thread = threading.Thread(target=lambda: None if started.given_up else target(), name=name, daemon=True)
+    thread = _Thread(target=lambda: None if started.given_up else target(), name=name, daemon=True)
     thread._started = started  # type: ignore[attr-defined]
     try:
         # There must be more than a stack, or the thread ends as it begins.
         mmap.mmap(-1, _stack_bytes() + SPARE_BYTES).close()
         thread.start()
     except (RuntimeError, MemoryError, OSError) as error:
+        if started.never:
+            threading._limbo.pop(thread, None)  # type: ignore[attr-defined]  # where it would stay, with all it refers to
         reason = getattr(error, "strerror", None) or str(error) or "out of memory"
         raise ChoreoError(
             f"the thread for {purpose} cannot be started: {reason}; allow more (ulimit -u, ulimit -v, a container's "
