@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+import choreo
 from choreo.errors import CollectiveMismatch, CommunicatorClosed, PeerFailure, RendezvousError, UsageError
 from choreo.run import groups
 from choreo.run.blobs import all_gather_blobs
@@ -96,6 +97,12 @@ MISTAKES: list[tuple[str, Callable[[Communicator], object], str]] = [
     ("empty", lambda c: c.empty((-1,)), "negative side"),
     ("empty beyond numbers", lambda c: c.empty((0, 10**30)), "larger than any array"),
     ("empty's dtype", lambda c: c.empty(3, object), "arrays of object"),
+    ("dtype that is no text", lambda c: c.empty(3, "\ud800"), "dtype must be one of NumPy's"),
+    ("address that is no text", lambda c: c.grow(address=29500), "an address must be text"),  # type: ignore[arg-type]
+    ("secret that is no text", lambda c: c.grow(secret=1234), "a secret must be text or bytes"),  # type: ignore[arg-type]
+    ("half a letter of a secret", lambda c: c.waiting(secret="\ud800" * 20), "cannot be written as UTF-8"),
+    ("quorum that is no text", lambda c: choreo.init(quorum=ones), "quorum is "),  # type: ignore[arg-type]
+    ("network that is no text", lambda c: choreo.init(network=ones), "network is "),  # type: ignore[arg-type]
     ("explain", lambda c: c.explain("allreduce", 8), "there is no collective 'allreduce'"),
     ("a pickle", lambda c: c.all_gather_object(lambda: 0), "cannot be pickled"),
 ]

@@ -70,7 +70,7 @@ def given_quorum(given: str | None) -> str:
     """
     variable = os.environ.get("CHOREO_QUORUM", "").strip()
     rule = given if given is not None else variable or MAJORITY
-    if rule not in QUORUMS:
+    if not isinstance(rule, str) or rule not in QUORUMS:
         where = "quorum" if given is not None else "CHOREO_QUORUM"
-        raise UsageError(f"{where} is {shown(rule)}; write {' or '.join(QUORUMS)}")
+        raise UsageError(f"{where} is {shown(str(rule))}; write {' or '.join(QUORUMS)}")
     return rule

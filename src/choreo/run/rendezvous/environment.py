@@ -162,13 +162,20 @@ def network_is_sealed(given: str | None = None) -> bool:
     False
     """
     where, said = ("network", given) if given is not None else ("CHOREO_NETWORK", _set(None).get("CHOREO_NETWORK"))
-    if said not in (None, "sealed", "plain"):
+    if said is not None and not (isinstance(said, str) and said in ("sealed", "plain")):
         raise UsageError(f"{where} is {shown(str(said)[:40])}; it is sealed, or plain on a network that you trust")
     return said != "plain"
 
 
 def _given_secret(secret: str | bytes) -> bytes:
-    return check_secret(secret.encode() if isinstance(secret, str) else secret, "this call")
+    if not isinstance(secret, str | bytes):
+        raise UsageError(f"a secret must be text or bytes, not {type(secret).__name__}")
+    try:
+        return check_secret(os.fsencode(secret), "this call")
+    except UnicodeEncodeError:
+        raise UsageError(
+            "the secret in this call cannot be written as UTF-8; make one with `openssl rand -hex 32`"
+        ) from None
 
 
 def _set(variables: Mapping[str, str] | None) -> dict[str, str]:

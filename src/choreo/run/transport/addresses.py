@@ -133,6 +133,8 @@ def format_address(address: str, port: int) -> str:
 
 def parse_address(text: str) -> tuple[str, int]:
     """The address and port in `HOST:PORT` or `[::1]:PORT`."""
+    if not isinstance(text, str):
+        raise UsageError(f"an address must be text, HOST:PORT, not {excerpt(text)}")
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
