@@ -200,6 +200,7 @@ static int endpoint_init(Endpoint *here, PyObject *args, PyObject *Py_UNUSED(key
     here->patience.ns = SPIN_NS;
     here->apart = apart;
     here->yields = apart ? YIELDS : MAX_YIELDS;
+    here->trial = FIRST_TRIAL;
     here->stage_bytes = stage_bytes;
     here->slot_bytes = stage_bytes / STAGING_SLOTS / 64 * 64;
     here->stage_at = staging_offset(world, stage_bytes, here->own.len);

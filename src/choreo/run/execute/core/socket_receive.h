@@ -73,7 +73,7 @@ static int wait_for_stream(Endpoint *here, int *tries, int peer, unsigned stream
 
 /* Something came. If it did so after a few yields, they have paid off. */
 static void note_arrival(Endpoint *here, int *tries) {
-    if (*tries && *tries <= here->yields && 2 * here->yields <= MAX_YIELDS) here->yields *= 2;
+    if (*tries && *tries <= here->yields) yields_have_paid_off(here);
     *tries = 0;
 }
 

@@ -36,7 +36,7 @@ typedef struct {
     int spins; /* how often it looks before it yields, if it may not spin longer */
     Patience patience;
     int apart, yields;   /* whether ranks of this host are in several scheduling groups; how often it yields before it sleeps */
-    unsigned sleeps;     /* since it stopped yielding */
+    unsigned sleeps, trial; /* since it stopped yielding, and after how many of them it tries again */
     uint64_t serial;
     Py_buffer own;
     Header *header;

@@ -12,7 +12,8 @@
 #define YIELD_S 0.0005    /* how long it yields before it sleeps */
 #define MAX_YIELDS 1024   /* how often it yields before it sleeps: as often as that has paid off */
 #define LONG_YIELD_S 0.001 /* another program had the core */
-#define TRIAL_SLEEPS 256  /* a rank that has stopped yielding tries it again after so many sleeps */
+#define FIRST_TRIAL 4     /* a rank that has stopped yielding tries it again after so many sleeps: a peer that computes on the same core */
+#define LAST_TRIAL 256    /* makes one yield long, a busy program all of them. After a trial that failed, twice as many, and so on up to this */
 #define WARY_SENDS 64     /* so many messages after a sleep, both sides take care that no wake-up is missed */
 #define SLEEP_NS 2000000  /* the longest sleep at once, because a wake-up can be missed */
 #define MOVE_S 0.005      /* how often it changes its core at most */
@@ -107,7 +108,16 @@ static void yield_core(Endpoint *here) {
 }
 
 static void try_yields_again(Endpoint *here) {
-    if (!here->yields && ++here->sleeps % TRIAL_SLEEPS == 0) here->yields = 1;
+    if (here->yields || ++here->sleeps < here->trial) return;
+    here->yields = 1;
+    here->sleeps = 0;
+    if (here->trial < LAST_TRIAL) here->trial *= 2;
+}
+
+/* A wait ended while this rank yielded. */
+static void yields_have_paid_off(Endpoint *here) {
+    if (2 * here->yields <= MAX_YIELDS) here->yields *= 2;
+    if (here->yields >= YIELDS) here->trial = FIRST_TRIAL;
 }
 
 /* Before the first sleep of a wait: how often it yields in the next one. */
@@ -124,7 +134,7 @@ static int yield_or_sleep(Endpoint *here, const _Atomic uint64_t *counter, uint6
     int slept = 0, yields = here->yields;
     for (int round = 1;; round++) {
         if (atomic_load_explicit(counter, memory_order_acquire) >= value) {
-            if (!slept && here->yields == yields && 2 * yields <= MAX_YIELDS) here->yields *= 2; /* it has paid off */
+            if (!slept && here->yields == yields) yields_have_paid_off(here);
             return OK;
         }
         if (round % YIELDS == 0 || round > here->yields) {
