@@ -10,11 +10,11 @@ static int receive(Endpoint *here, const Task *task, const Op *ops, size_t count
         if ((outcome = locate_message(here, task, &ops[i], &sources[i]))) return outcome;
         private |= !sources[i].data;
     }
-    size_t length = ops->length, block = count == 1 ? length : private ? BUFFER_BYTES : BLOCK_BYTES, at = 0;
-    if (count > 1 && task->shared && !private) {
-        const char *data[MAX_FUSED], *base = ((ops->flags & OWN_INPUT) ? task->input : task->work) + ops->base;
+    size_t length = ops->length, block = count > 1 ? BUFFER_BYTES : length, at = 0;
+    if (count > 1 && !private) {
+        const void *data[MAX_FUSED];
         for (size_t i = 0; i < count; i++) data[i] = sources[i].data;
-        reduce_past_caches(task, task->work + ops->at, base, data, count, length);
+        reduce(task, ops, data, count, 0, length);
         at = length;
     }
     for (; at < length && !outcome; at += block)

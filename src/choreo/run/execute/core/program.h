@@ -1,7 +1,6 @@
 /* A rank's program: checked once when it is made, so that running it needs no checks. */
 
-#define BLOCK_BYTES ((size_t)32 << 10) /* several sources are reduced block by block, so that the sum stays in cache */
-#define MAX_FUSED 64 /* operations that are reduced together at most */
+#define FUSE_BYTES ((uint64_t)4 << 10) /* shorter ranges are reduced as they come */
 
 /* Does [at, at + length) lie in [0, room)? */
 static int within(uint64_t at, uint64_t length, uint64_t room) { return at <= room && length <= room - at; }
@@ -116,7 +115,7 @@ static void fuse_reductions(Program *program) {
     for (size_t i = 0; i < program->num_ops; i += program->fused[i]) {
         const Op *first = &program->ops[i];
         size_t end = i + 1;
-        if (first->kind == RECEIVE && first->flags & REDUCE && first->length > 2 * BLOCK_BYTES)
+        if (first->kind == RECEIVE && first->flags & REDUCE && first->length >= FUSE_BYTES)
             for (; end < program->num_ops && end - i < MAX_FUSED; end++) {
                 const Op *op = &program->ops[end];
                 if (op->kind != RECEIVE || !(op->flags & REDUCE) || op->flags & OWN_INPUT || op->at != first->at ||

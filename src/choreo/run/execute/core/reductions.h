@@ -1,12 +1,16 @@
 /* Element-wise reductions: one kernel for each element type and operation, in the order of `dtypes.py`.
  *
- * A kernel computes to[i] = left[i] op right[i]. `to` and `left` may be the same array but never overlap otherwise. Arrays
- * may start at any address. Results have the same bits as NumPy's and as the Python executor's.
+ * A kernel computes to[i] = ((left[i] op right[0][i]) op right[1][i]) and so on. `to` and `left` may be the same array but
+ * never overlap otherwise. Arrays may start at any address. Results have the same bits as NumPy's and as the Python executor's.
  */
 enum { SUM, PRODUCT, MINIMUM, MAXIMUM, BIT_AND, BIT_OR, BIT_XOR, OPERATIONS };
 enum { I8, I16, I32, I64, U8, U16, U32, U64, F32, F64, F16, BF16, C64, C128, BOOL, TYPES };
 
-typedef void (*Kernel)(void *, const void *, const void *, size_t);
+typedef void (*Kernel)(void *to, const void *left, const void *const *right, size_t sources, size_t count);
+
+/* Several sources take turns, so that each is read once, and what has been summed stays in the nearest cache. */
+#define TURN_BYTES 256
+#define MAX_FUSED 64 /* sources at most */
 
 /* The elements before the first whole cache line. */
 static inline size_t before_line(const void *to, size_t item, size_t count) {
@@ -14,20 +18,32 @@ static inline size_t before_line(const void *to, size_t item, size_t count) {
     return count < 256 ? 0 : head;
 }
 
-#define KERNEL(name, type, expression)                                                                       \
-    WIDE static void name(void *to, const void *left, const void *right, size_t count) {                     \
+/* A kernel from a loop over two arrays: what stands before the first cache line, then turns, then the rest. */
+#define IN_TURNS(attributes, name, type, loop)                                                               \
+    attributes static void name(void *to, const void *left, const void *const *right, size_t sources, size_t count) { \
         type *out = to;                                                                                      \
-        const type *x = left, *y = right;                                                                    \
-        size_t i = 0, head = before_line(to, sizeof(type), count);                                           \
-        for (; i < head; i++) {                                                                              \
-            type a = x[i], b = y[i];                                                                         \
-            out[i] = (type)(expression);                                                                     \
+        const type *x = left;                                                                                \
+        size_t turn = TURN_BYTES / sizeof(type), head = before_line(to, sizeof(type), count), part;          \
+        for (size_t at = 0; at < count; at += part) {                                                        \
+            size_t rest = count - at;                                                                        \
+            part = at < head ? head : sources == 1 || rest < turn ? rest : turn;                             \
+            for (size_t i = 0; i < sources; i++) {                                                           \
+                const type *base = i ? out + at : x + at, *y = (const type *)right[i] + at;                  \
+                if (part == turn) loop(out + at, base, y, turn);                                             \
+                else loop(out + at, base, y, part);                                                          \
+            }                                                                                                \
         }                                                                                                    \
-        _Pragma("GCC ivdep") for (; i < count; i++) {                                                        \
+    }
+#define LOOP(name, type, expression)                                                                         \
+    static inline __attribute__((always_inline)) void name(type *out, const type *x, const type *y, size_t count) { \
+        _Pragma("GCC ivdep") for (size_t i = 0; i < count; i++) {                                            \
             type a = x[i], b = y[i];                                                                         \
             out[i] = (type)(expression);                                                                     \
         }                                                                                                    \
     }
+#define KERNEL(name, type, expression)    \
+    LOOP(name##_loop, type, expression)   \
+    IN_TURNS(WIDE, name, type, name##_loop)
 #define BITWISE(suffix, type)         \
     KERNEL(and_##suffix, type, a & b) \
     KERNEL(or_##suffix, type, a | b)  \
@@ -104,41 +120,42 @@ NARROW(f16, from_half, to_half, 0x7C00) NARROW(bf16, from_brain, to_brain, 0x7F8
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 #include <immintrin.h>
 #define HALF(name, operation, rest)                                                                                \
-    __attribute__((target("avx2,f16c"))) static void name##_wide(void *to, const void *left, const void *right,    \
-                                                                 size_t count) {                                   \
-        u16 *out = to;                                                                                             \
-        const u16 *x = left, *y = right;                                                                           \
+    __attribute__((target("avx2,f16c"))) static void name##_wide(u16 *out, const u16 *x, const u16 *y, size_t count) { \
         size_t i = 0;                                                                                              \
         for (; i + 8 <= count; i += 8) {                                                                           \
             __m256 a = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(x + i)));                                 \
             __m256 b = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(y + i)));                                 \
             _mm_storeu_si128((__m128i *)(out + i), _mm256_cvtps_ph(operation(a, b), _MM_FROUND_TO_NEAREST_INT));   \
         }                                                                                                          \
-        rest(out + i, x + i, y + i, count - i);                                                                    \
+        rest##_loop(out + i, x + i, y + i, count - i);                                                             \
     }                                                                                                              \
-    static void name(void *to, const void *left, const void *right, size_t count) {                                \
-        if (__builtin_cpu_supports("f16c") && __builtin_cpu_supports("avx2")) name##_wide(to, left, right, count); \
-        else rest(to, left, right, count);                                                                         \
+    IN_TURNS(__attribute__((target("avx2,f16c"))), name##_in_turns, u16, name##_wide)                              \
+    static void name(void *to, const void *left, const void *const *right, size_t sources, size_t count) {         \
+        int wide = __builtin_cpu_supports("f16c") && __builtin_cpu_supports("avx2");                               \
+        (wide ? name##_in_turns : rest)(to, left, right, sources, count);                                          \
     }
 #else
-#define HALF(name, operation, rest) \
-    static void name(void *to, const void *left, const void *right, size_t count) { rest(to, left, right, count); }
+#define HALF(name, operation, rest)                                                                        \
+    static void name(void *to, const void *left, const void *const *right, size_t sources, size_t count) { \
+        rest(to, left, right, sources, count);                                                             \
+    }
 #endif
 HALF(fast_sum_f16, _mm256_add_ps, sum_f16) HALF(fast_product_f16, _mm256_mul_ps, product_f16)
 
-#define COMPLEX(suffix, part)                                                                         \
-    WIDE static void sum_##suffix(void *to, const void *left, const void *right, size_t count) {      \
-        sum_f##part(to, left, right, 2 * count);                                                      \
-    }                                                                                                 \
-    WIDE static void product_##suffix(void *to, const void *left, const void *right, size_t count) {  \
-        f##part *out = to;                                                                            \
-        const f##part *x = left, *y = right;                                                          \
-        _Pragma("GCC ivdep") for (size_t i = 0; i < 2 * count; i += 2) {                              \
-            f##part a = x[i], b = x[i + 1], c = y[i], d = y[i + 1];                                   \
-            out[i] = a * c - b * d;                                                                   \
-            out[i + 1] = a * d + b * c;                                                               \
-        }                                                                                             \
-    }
+/* Complex numbers are pairs. */
+#define COMPLEX(suffix, part)                                                                                       \
+    static void sum_##suffix(void *to, const void *left, const void *const *right, size_t sources, size_t count) {  \
+        sum_f##part(to, left, right, sources, 2 * count);                                                           \
+    }                                                                                                               \
+    typedef struct { f##part real, imaginary; } suffix;                                                             \
+    static inline __attribute__((always_inline)) void product_##suffix##_loop(suffix *out, const suffix *x, const suffix *y, size_t count) { \
+        _Pragma("GCC ivdep") for (size_t i = 0; i < count; i++) {                                                   \
+            f##part a = x[i].real, b = x[i].imaginary, c = y[i].real, d = y[i].imaginary;                           \
+            out[i].real = a * c - b * d;                                                                            \
+            out[i].imaginary = a * d + b * c;                                                                       \
+        }                                                                                                           \
+    }                                                                                                               \
+    IN_TURNS(WIDE, product_##suffix, suffix, product_##suffix##_loop)
 COMPLEX(c64, 32) COMPLEX(c128, 64)
 
 static const Kernel KERNELS[TYPES][OPERATIONS] = {

@@ -4,22 +4,30 @@
 #define BUFFER_BYTES ((size_t)128 << 10) /* read at once from private memory or a socket before it is reduced */
 
 /* Reduce into a range that peers have read: in a buffer, which is then written past the caches. */
-static void reduce_past_caches(const Task *task, char *to, const char *base, const char *const *data, size_t count, size_t length) {
+static void reduce_past_caches(const Task *task, char *to, const char *base, const void *const *data, size_t count, size_t length) {
     char sum[8 << 10] __attribute__((aligned(64)));
+    const void *from[MAX_FUSED];
     for (size_t at = 0; at < length; at += sizeof(sum)) {
         size_t part = length - at < sizeof(sum) ? length - at : sizeof(sum);
-        for (size_t i = 0; i < count; i++) task->kernel(sum, i ? sum : base + at, data[i] + at, part / task->item);
+        for (size_t i = 0; i < count; i++) from[i] = (const char *)data[i] + at;
+        task->kernel(sum, base + at, from, count, part / task->item);
         share_bytes(to + at, sum, part);
     }
 }
 
-/* Store data that came in, or reduce it into what is there. */
-static void store(const Task *task, const Op *op, const char *data, size_t at, size_t length) {
+/* Reduce what came in, from several sources in their order, into what is there. */
+static void reduce(const Task *task, const Op *op, const void *const *data, size_t count, size_t at, size_t length) {
     char *to = task->work + op->at + at;
     const char *base = ((op->flags & OWN_INPUT) ? task->input : task->work) + op->base + at;
-    if (!(op->flags & REDUCE)) (task->shared ? share_bytes : copy_bytes)(to, data, length);
-    else if (task->shared && length >= PAST_CACHES) reduce_past_caches(task, to, base, &data, 1, length);
-    else task->kernel(to, base, data, length / task->item);
+    if (task->shared && length >= PAST_CACHES) reduce_past_caches(task, to, base, data, count, length);
+    else task->kernel(to, base, data, count, length / task->item);
+}
+
+/* Store data that came in, or reduce it into what is there. */
+static void store(const Task *task, const Op *op, const char *data, size_t at, size_t length) {
+    const void *source = data;
+    if (op->flags & REDUCE) reduce(task, op, &source, 1, at, length);
+    else (task->shared ? share_bytes : copy_bytes)(task->work + op->at + at, data, length);
 }
 
 /* With the first message of a call: does the peer make the same call, and where is its data? The mailbox stays as it is until
