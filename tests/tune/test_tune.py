@@ -43,8 +43,11 @@ def test_nothing_is_slower_than_nccls_own_choice(tuned: Tuning) -> None:
             assert told.time_s <= own.time_s * 1.05
 
 
-def _as_the_plugin_reads(text: str, collective: str, size: int, nodes: int, ranks: int) -> tuple[str, str] | None:
-    """The plugin's rules: lines of less than 256 characters, comments, fields by comma, the first that matches."""
+def _as_the_plugin_reads(text: str, collective: str, size: int, nodes: int, ranks: int) -> tuple[str, str, int] | None:
+    """The plugin's rules: lines of less than 256 characters, comments, fields by comma, the first that matches.
+
+    -1 channels leaves what the plugin starts from, which is 1; NCCL takes 0 for its own number.
+    """
     for line in text.splitlines():
         assert len(line) < 255
         if line.startswith("#") or not line:
@@ -56,7 +59,7 @@ def _as_the_plugin_reads(text: str, collective: str, size: int, nodes: int, rank
         assert fields[4] in ("ll", "ll128", "simple")
         wanted = int(fields[6]) in (-1, nodes) and int(fields[7]) in (-1, ranks)
         if fields[0] == collective and int(fields[1]) <= size <= int(fields[2]) and wanted:
-            return fields[3], fields[4]
+            return fields[3], fields[4], 1 if fields[5] == "-1" else int(fields[5])
     return None
 
 
@@ -66,7 +69,7 @@ def test_the_plugin_finds_what_was_meant(tuned: Tuning) -> None:
         name = row.collective.replace("_", "")
         found = _as_the_plugin_reads(text, name, row.max_bytes, tuned.nodes, tuned.ranks)
         assert found is not None
-        assert found == (row.algorithm.lower().replace("nvlstree", "nvls_tree"), row.protocol.lower())
+        assert found == (row.algorithm.lower().replace("nvlstree", "nvls_tree"), row.protocol.lower(), 0)
         assert _as_the_plugin_reads(text, name, row.max_bytes, tuned.nodes + 1, tuned.ranks) is None
 
 

@@ -2,7 +2,8 @@
 
     collective,min_bytes,max_bytes,algorithm,protocol,channels,nodes,ranks
 
--1 channels keeps NCCL's own number. A line of the file must be shorter than 256 characters, comments too.
+0 channels keeps NCCL's own number. -1 should, but the plugin then answers with the 1 that it starts from. A line of the
+file must be shorter than 256 characters, comments too.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def tuner_text(tuning: Tuning) -> str:
 
     >>> from choreo.tune import tune
     >>> tuner_text(tune("dgx-1")).splitlines()[-1]
-    'reduce,2218935,18446744073709551615,ring,simple,-1,1,8'
+    'reduce,2218935,18446744073709551615,ring,simple,0,1,8'
     """
     head = [
         f"# {tuning.ranks} ranks in {tuning.nodes} nodes of {shown(tuning.topology)[:120]}, by choreo tune",
@@ -37,7 +38,7 @@ def tuner_text(tuning: Tuning) -> str:
     ]
     lines = [
         f"{row.collective.replace('_', '')},{row.min_bytes},{row.max_bytes},{ALGORITHMS[row.algorithm]},"
-        f"{row.protocol.lower()},-1,{tuning.nodes},{tuning.ranks}"
+        f"{row.protocol.lower()},0,{tuning.nodes},{tuning.ranks}"
         for row in tuning.ranges
     ]
     return "\n".join([*head, *lines]) + "\n"
