@@ -19,16 +19,16 @@ NETWORKS = [
 ]
 
 
-def random_tasks(seed: int, hops: int) -> Tasks:
+def random_tasks(seed: int, hops: int, *, adds: bool) -> Tasks:
     rng = np.random.default_rng(seed)
     count = int(rng.integers(1, 200))
     second = np.arange(1, count)
     pairs = np.stack((rng.integers(0, second), second), axis=1).reshape(-1, 2)
     return Tasks(
         rng.integers(0, hops, count),
-        np.arange(count),
+        rng.integers(0, 3, count) if adds else np.arange(count),
         rng.choice([0.0, 1e3, 1e5], count),
-        np.zeros(count, np.bool_),
+        rng.random(count) < (0.7 if adds else 0.0),
         pairs[rng.random(count - 1) < 0.6],
         rng.choice([0.0, 1e-6, 1e-5], count),
     )
@@ -39,7 +39,7 @@ def random_tasks(seed: int, hops: int) -> Tasks:
 @pytest.mark.parametrize("seed", range(8))
 def test_the_compiled_loop_finds_what_its_twin_finds(network: str, seed: int) -> None:
     hops = hops_of(choreo.get_topology(network), through_switches=seed % 2 == 0)
-    tasks = random_tasks(seed, len(hops))
+    tasks = random_tasks(seed, len(hops), adds=seed % 4 < 2)
     for busiest_first in (False, True):
         for together in (False, True):
             found, twin = (
@@ -57,12 +57,51 @@ def test_columns_that_do_not_fit_are_refused() -> None:
     one, offsets = np.zeros(1), np.zeros(1, np.int64)
     with pytest.raises(ValueError, match="do not fit"):
         core.start_times(
-            offsets, one, one, offsets, offsets, numbers, offsets, numbers, 1, none, numbers, none, False, 0.0
+            offsets, one, one, offsets, offsets, offsets, numbers, offsets, numbers, 1, none, numbers, none, False, 0.0
         )
     with pytest.raises(ValueError, match="do not fit"):
         hop = np.array([7])
         ends = np.zeros(2, np.int64)
-        core.start_times(hop, one, one, offsets, ends, numbers, ends, numbers, 1, one, ends, np.zeros(4), False, 0.0)
+        core.start_times(
+            hop, one, one, offsets, offsets, ends, numbers, ends, numbers, 1, one, ends, np.zeros(4), False, 0.0
+        )
+    with pytest.raises(ValueError, match="do not fit"):
+        nowhere = np.array([-2])
+        core.start_times(
+            offsets,
+            one,
+            one,
+            offsets,
+            nowhere,
+            ends,
+            numbers,
+            ends,
+            numbers,
+            1,
+            one,
+            np.zeros(2, np.int64),
+            np.zeros(4),
+            False,
+            0.0,
+        )
+
+
+def test_what_is_added_at_one_place_is_added_in_the_order_of_starts() -> None:
+    hops = hops_of(choreo.get_topology("mesh(3, 1GB/s, 1us)"))
+    into = [int(np.flatnonzero((hops.src == one) & (hops.dst == 1))[0]) for one in (0, 2)]
+    ends_s = []
+    for add in (False, True):
+        # Both start at once, the long one is planned earlier; the third waits for the short one.
+        tasks = Tasks(
+            np.array([*into, into[1]]),
+            np.array([0, 0, 1]),
+            np.array([9e3, 1e3, 1e3]),
+            np.array([add, add, False]),
+            np.array([[1, 2]]),
+            np.zeros(3),
+        )
+        ends_s.append(in_time(tasks, hops, planned_s=np.arange(3.0))[1])
+    assert ends_s == pytest.approx([10e-6, 12e-6])
 
 
 @pytest.mark.parametrize("collective", ["all_gather", "broadcast", "all_reduce"])

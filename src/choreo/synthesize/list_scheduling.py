@@ -2,7 +2,8 @@
 
 A task is ready when the tasks before it are written. Its sender prepares one task at a time: of those that are ready,
 the one with the earliest planned start. A task starts when the links of its hop are free and arrives one latency after
-its last byte left. Its receiver takes in one at a time, in order of arrival. Ties go to the task with the earlier
+its last byte left. Its receiver takes in one at a time, in order of arrival; but what is added at one place is taken in
+in the order of starts, as the simulator does. Ties go to the task with the earlier
 planned start, then to the lower number. Tasks that wait for the same hop may be combined into one message.
 """
 
@@ -26,6 +27,7 @@ def start_times(  # noqa: PLR0917 - the compiled loop takes columns as they are,
     takes_s: Floats,
     latest_s: Floats,
     missing: Ints,
+    place: Ints,
     after_offsets: Ints,
     after: Ints,
     link_offsets: Ints,
@@ -39,13 +41,13 @@ def start_times(  # noqa: PLR0917 - the compiled loop takes columns as they are,
 ) -> tuple[Floats, float]:
     """When each task starts, and when the last is written.
 
-    The first four columns are by task: its hop, how long it occupies its links, its planned start, and how many tasks
-    come before it. Task t releases those in after[after_offsets[t] : after_offsets[t + 1]]; hop h takes such a range of
-    links. The rest is by hop: latency; sender and receiver (`payers`, two rows); and four rows of costs: until a
-    message is sent, until the next may be, and the same for receiving. A message of several tasks occupies its links no
-    longer than `most_s`.
+    The first five columns are by task: its hop, how long it occupies its links, its planned start, how many tasks come
+    before it, and the place where it is added to what is there, -1 where it is only copied. Task t releases those in
+    after[after_offsets[t] : after_offsets[t + 1]]; hop h takes such a range of links. The rest is by hop: latency;
+    sender and receiver (`payers`, two rows); and four rows of costs: until a message is sent, until the next may be,
+    and the same for receiving. A message of several tasks occupies its links no longer than `most_s`.
     """
-    by_task = hop, takes_s, latest_s, missing
+    by_task = hop, takes_s, latest_s, missing, place
     loop = _Loop(by_task, num_links, len(link_offsets) - 1, int(payers.max(initial=-1)) + 1)
     loop.after = [after[a:b].tolist() for a, b in pairwise(after_offsets.tolist())]
     loop.links = [links[a:b].tolist() for a, b in pairwise(link_offsets.tolist())]
@@ -72,7 +74,7 @@ class _Loop:
 
     def __init__(self, by_task: tuple[Floats | Ints, ...], num_links: int, num_hops: int, num_payers: int) -> None:
         self.hop: list[int]
-        self.hop, self.takes, self.latest, self.missing = (column.tolist() for column in by_task)
+        self.hop, self.takes, self.latest, self.missing, self.place = (column.tolist() for column in by_task)
         self.start = [0.0] * len(self.hop)
         self.free = [True] * num_links
         self.waiting: list[list[tuple[float, int]]] = [[] for _ in range(num_hops)]
@@ -87,6 +89,13 @@ class _Loop:
         self.joined = [False] * len(self.hop)
         self.unsent: list[list[tuple[float, float, int]]] = [[] for _ in self.links]  # by hop: waiting for a sender
         self.message = [[task] for task in range(len(self.hop))]  # by its first task
+        self.first = list(range(len(self.hop)))  # the first task of each one's message
+        self.held = [1] * len(
+            self.hop
+        )  # what a message waits for to be taken in: its arrival, and what is added before
+        self.last_at: dict[int, int] = {}  # the last task that adds at a place
+        self.next_at: dict[int, int] = {}  # the one that adds after a task
+        self.is_written = [False] * len(self.hop)
         self.hops_at: list[list[int]] = [[] for _ in self.free]
         self.left_s = [0.0] * len(self.free)
         for number, links in enumerate(self.links):
@@ -147,6 +156,7 @@ class _Loop:
         if self.hop[task] != self.hop[first] or self.takes[first] + self.takes[task] > self.most_s:
             return False
         self.message[first].append(task)
+        self.first[task] = first
         self.joined[task] = True
         self.takes[first] += self.takes[task]
         return True
@@ -184,6 +194,7 @@ class _Loop:
                 self.left_s[link] -= self.takes[task]
             for part in self.message[task]:
                 self.start[part] = self.now
+            self._add_in_turn(task)
             out = self.now + self.takes[task]
             heapq.heappush(self.events, (out, OUT, task))
             heapq.heappush(self.events, (out + self.latency[hop], ARRIVED, task))
@@ -194,17 +205,32 @@ class _Loop:
             self.free[link] = True
             self.touched.update(self.hops_at[link])
 
-    def _arrived(self, task: int) -> None:
-        if self.costs[3][self.hop[task]] <= 0:
-            self._written(task)
-        else:
-            self._wait_for(1, task)
+    def _add_in_turn(self, first: int) -> None:
+        """What a message adds goes after what started before it and adds at the same places."""
+        for task in self.message[first]:
+            place = self.place[task]
+            if place < 0:
+                continue
+            last = self.last_at.get(place, -1)
+            if last >= 0 and not self.is_written[last] and self.first[last] != first:
+                self.next_at[last] = task
+                self.held[first] += 1
+            self.last_at[place] = task
+
+    def _arrived(self, first: int) -> None:
+        """One thing less to wait for: the message's arrival, or what is added before it where it adds."""
+        self.held[first] -= 1
+        if not self.held[first]:
+            self._wait_for(1, first)
 
     def _written(self, task: int) -> None:
         if self.costs[3][self.hop[task]] > 0:
             self._next(1, task)
         self.end = max(self.end, self.now)
         for part in self.message[task]:
+            self.is_written[part] = True
+            if part in self.next_at:
+                self._arrived(self.first[self.next_at[part]])
             for later in self.after[part]:
                 self.missing[later] -= 1
                 if not self.missing[later]:

@@ -71,6 +71,7 @@ def in_time(
         takes_s,
         tasks.due_s - _rest(alone_s, before) if planned_s is None else planned_s,
         np.bincount(before[:, 1], minlength=len(tasks)),
+        _places(tasks, hops),
         np.searchsorted(before[:, 0], np.arange(len(tasks) + 1)),
         before[:, 1],
         by_hop.indptr.astype(np.int64),
@@ -83,6 +84,12 @@ def in_time(
         float(takes_s.max(initial=0.0)) * (1 + 1e-9) if together else 0.0,
     )
     return planner(compiled)(*columns)
+
+
+def _places(tasks: Tasks, hops: Hops) -> Ints:
+    """Where each task adds to what is there; -1 where it does not."""
+    place = hops.dst[tasks.hop] * (int(tasks.chunk.max(initial=0)) + 1) + tasks.chunk
+    return np.where(tasks.reduce, place, -1)
 
 
 def planner(compiled: bool | None = None) -> Callable[..., tuple[Floats, float]]:

@@ -57,7 +57,8 @@ class Paths(Search[tuple[Path, ...]]):
                 if there != path[-1]:
                     after.append(len(way))
                 offsets.append(len(after))
-        return Messages(*(np.array(column, np.int64) for column in (way, missing, offsets, after)))
+        nowhere = np.full(len(way), -1)
+        return Messages(np.array(way), np.array(missing), nowhere, np.array(offsets), np.array(after, np.int64))
 
     def reshaped(self, plan: Plan[tuple[Path, ...]]) -> tuple[tuple[Path, ...], Floats] | None:
         """Another path for one block; None if it is too long, or visits a device twice."""

@@ -39,10 +39,12 @@ Shape = TypeVar("Shape")
 
 
 class Messages(NamedTuple):
-    """The way of each message m, how many it waits for, and who waits for it: after[offsets[m] : offsets[m + 1]]."""
+    """The way of each message m, how many it waits for, where it is added to what is there, -1 if it is only copied,
+    and who waits for it: after[offsets[m] : offsets[m + 1]]."""
 
     way: Ints
     missing: Ints
+    place: Ints
     offsets: Ints
     after: Ints
 
@@ -90,6 +92,7 @@ class Search(ABC, Generic[Shape]):
             self.takes_s[found.way],
             order,
             found.missing,
+            found.place,
             found.offsets,
             found.after,
             ways.offsets,
@@ -129,6 +132,16 @@ class Search(ABC, Generic[Shape]):
         takes_s = np.bincount(message, self.takes_s[plan.way])[message]
         ends: Floats = plan.start_s + takes_s + self.ways.latency_s[plan.way]
         return ends
+
+    def turns(self, plan: Plan[Shape]) -> Ints:
+        """Which message starts first, which second: as planned, one at a time; parts of a message have one turn."""
+        first = np.lexsort((plan.order, plan.start_s))
+        _, at, message = np.unique(
+            np.stack((plan.start_s, plan.way))[:, first], axis=1, return_index=True, return_inverse=True
+        )
+        turn = np.empty(len(first), np.int64)
+        turn[first] = at[message.reshape(-1)]
+        return turn
 
     def _changed(self, plan: Plan[Shape]) -> Plan[Shape] | None:
         """A plan that is a little different."""

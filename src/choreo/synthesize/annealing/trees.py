@@ -45,10 +45,15 @@ class Trees(Search[Ints]):
         depends = beyond >= 0
         if self.inward:
             missing = np.bincount(beyond[depends], minlength=len(shape))
-            return Messages(way, missing, np.concatenate(([0], np.cumsum(depends))), beyond[depends])
+            offsets = np.concatenate(([0], np.cumsum(depends)))
+            return Messages(
+                way, missing, self.first + shape + self.first // (self.devices - 1), offsets, beyond[depends]
+            )
         after = np.argsort(beyond, kind="stable")
         offsets = np.searchsorted(beyond[after], np.arange(len(shape) + 1))
-        return Messages(way, depends.astype(np.int64), offsets - offsets[0], after[offsets[0] :])
+        return Messages(
+            way, depends.astype(np.int64), np.full(len(shape), -1), offsets - offsets[0], after[offsets[0] :]
+        )
 
     def reshaped(self, plan: Plan[Ints]) -> tuple[Ints, Floats] | None:
         """Another parent for one device; None if that gets the chunk from it."""

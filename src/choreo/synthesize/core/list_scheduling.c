@@ -60,15 +60,17 @@ static void clear(Set *set) {
 }
 
 typedef struct {
-    int64_t tasks, hops, links, members;
-    const int64_t *hop, *after_offsets, *after, *link_offsets, *hop_links, *payers;
+    int64_t tasks, hops, links, members, places;
+    const int64_t *hop, *place, *after_offsets, *after, *link_offsets, *hop_links, *payers;
     const double *latest, *latency, *costs;
     double most; /* how long a message of several tasks may take its links */
     int busiest_first;
-    int64_t *next_part, *last_part; /* the tasks of a message are a list, by the first of them */
+    int64_t *next_part, *last_part, *first_part; /* the tasks of a message are a list, by the first of them */
+    /* The last task that adds at a place, the one that adds after each, and what a message waits for to be taken in. */
+    int64_t *last_at, *next_at, *held;
     int64_t *missing, *at_offsets, *hops_at;
     double *takes, *start, *left, *free_at, now, end;
-    char *is_free, *busy, *joined;
+    char *is_free, *busy, *joined, *is_written;
     Heap events, *waiting, *unsent, *queues; /* queues: of the senders, then of the receivers */
     Entry *room, *urgent;
     Set touched, touched_queues;
@@ -109,17 +111,44 @@ static int joins(Loop *loop, int64_t task, int64_t first) {
     if (loop->hop[task] != loop->hop[first] || loop->takes[first] + loop->takes[task] > loop->most) return 0;
     loop->next_part[loop->last_part[first]] = task;
     loop->last_part[first] = task;
+    loop->first_part[task] = first;
     loop->joined[task] = 1;
     loop->takes[first] += loop->takes[task];
     return 1;
 }
 
+static void written(Loop *loop, int64_t task);
+
+/* One thing less to wait for: the message's arrival, or what is added before it where it adds. */
+static void let_in(Loop *loop, int64_t first) {
+    if (--loop->held[first]) return;
+    if (cost(loop, 3, first) > 0) wait_for(loop, 1, first);
+    else written(loop, first);
+}
+
 static void written(Loop *loop, int64_t task) {
     if (cost(loop, 3, task) > 0) next_message(loop, 1, task);
     if (loop->now > loop->end) loop->end = loop->now;
-    for (; task >= 0; task = loop->next_part[task])
+    for (; task >= 0; task = loop->next_part[task]) {
+        loop->is_written[task] = 1;
+        if (loop->next_at[task] >= 0) let_in(loop, loop->first_part[loop->next_at[task]]);
         for (int64_t i = loop->after_offsets[task]; i < loop->after_offsets[task + 1]; i++)
             if (!--loop->missing[loop->after[i]]) ready(loop, loop->after[i]);
+    }
+}
+
+/* What a message adds goes after what started before it and adds at the same places. */
+static void add_in_turn(Loop *loop, int64_t first) {
+    loop->held[first] = 1;
+    for (int64_t task = first; task >= 0; task = loop->next_part[task]) {
+        if (loop->place[task] < 0) continue;
+        int64_t *last = &loop->last_at[loop->place[task]];
+        if (*last >= 0 && !loop->is_written[*last] && loop->first_part[*last] != first) {
+            loop->next_at[*last] = task;
+            loop->held[first]++;
+        }
+        *last = task;
+    }
 }
 
 static void happens(Loop *loop, int kind, int64_t task) {
@@ -138,8 +167,7 @@ static void happens(Loop *loop, int kind, int64_t task) {
         }
         break;
     case ARRIVED:
-        if (cost(loop, 3, task) > 0) wait_for(loop, 1, task);
-        else written(loop, task);
+        let_in(loop, task);
         break;
     default:
         written(loop, task);
@@ -193,6 +221,7 @@ static void begin_flows(Loop *loop) {
             loop->left[loop->hop_links[j]] -= loop->takes[task];
         }
         for (int64_t part = task; part >= 0; part = loop->next_part[part]) loop->start[part] = loop->now;
+        add_in_turn(loop, task);
         double out = loop->now + loop->takes[task];
         push(&loop->events, (Entry){out, OUT, 0, task});
         push(&loop->events, (Entry){out + loop->latency[hop], ARRIVED, 0, task});
@@ -240,6 +269,8 @@ static int prepare(Loop *loop) {
     loop->at_offsets = offsets_of(loop->hop_links, loop->link_offsets[hops], links);
     loop->hops_at = ROOM(loop->link_offsets[hops], int64_t);
     loop->next_part = ROOM(tasks, int64_t), loop->last_part = ROOM(tasks, int64_t);
+    loop->first_part = ROOM(tasks, int64_t), loop->next_at = ROOM(tasks, int64_t), loop->held = ROOM(tasks, int64_t);
+    loop->last_at = ROOM(loop->places, int64_t), loop->is_written = ROOM(tasks, char);
     loop->start = ROOM(tasks, double), loop->left = ROOM(links, double), loop->free_at = ROOM(2 * members, double);
     loop->is_free = ROOM(links, char), loop->busy = ROOM(2 * members, char);
     loop->joined = ROOM(tasks, char), loop->unsent = ROOM(hops, Heap);
@@ -248,7 +279,8 @@ static int prepare(Loop *loop) {
     loop->room = ROOM(6 * tasks, Entry), loop->urgent = ROOM(hops, Entry);
     loop->touched.numbers = ROOM(hops, int64_t), loop->touched.has = ROOM(hops, char);
     loop->touched_queues.numbers = ROOM(2 * members, int64_t), loop->touched_queues.has = ROOM(2 * members, char);
-    int failed = !counts || !loop->next_part || !loop->last_part || !fill || !loop->at_offsets || !loop->hops_at || !loop->start || !loop->left ||
+    int failed = !counts || !loop->next_part || !loop->last_part || !loop->first_part || !loop->next_at || !loop->held ||
+        !loop->last_at || !loop->is_written || !fill || !loop->at_offsets || !loop->hops_at || !loop->start || !loop->left ||
         !loop->free_at || !loop->is_free || !loop->busy || !loop->waiting || !loop->queues || !loop->room ||
         !loop->urgent || !loop->joined || !loop->unsent || !loop->touched.numbers || !loop->touched.has || !loop->touched_queues.numbers ||
         !loop->touched_queues.has;
@@ -273,7 +305,9 @@ static int prepare(Loop *loop) {
                 int64_t link = loop->hop_links[i];
                 loop->hops_at[loop->at_offsets[link] + fill[link]++] = hop;
             }
-        for (int64_t task = 0; task < tasks; task++) loop->next_part[task] = -1, loop->last_part[task] = task;
+        for (int64_t task = 0; task < tasks; task++) loop->next_part[task] = loop->next_at[task] = -1;
+        for (int64_t task = 0; task < tasks; task++) loop->last_part[task] = loop->first_part[task] = task;
+        for (int64_t place = 0; place < loop->places; place++) loop->last_at[place] = -1;
         for (int64_t task = 0; task < tasks; task++)
             for (int64_t i = loop->link_offsets[loop->hop[task]]; i < loop->link_offsets[loop->hop[task] + 1]; i++)
                 loop->left[loop->hop_links[i]] += loop->takes[task];
@@ -284,16 +318,17 @@ static int prepare(Loop *loop) {
 }
 
 static void release(Loop *loop) {
-    void *owned[] = {loop->missing, loop->takes, loop->next_part, loop->last_part, loop->at_offsets, loop->hops_at, loop->start, loop->left, loop->free_at,
+    void *owned[] = {loop->missing, loop->takes, loop->next_part, loop->last_part, loop->first_part, loop->next_at, loop->held,
+        loop->last_at, loop->is_written, loop->at_offsets, loop->hops_at, loop->start, loop->left, loop->free_at,
         loop->is_free, loop->busy, loop->joined, loop->unsent, loop->waiting, loop->queues, loop->room, loop->urgent, loop->touched.numbers,
         loop->touched.has, loop->touched_queues.numbers, loop->touched_queues.has};
     for (size_t i = 0; i < sizeof(owned) / sizeof(*owned); i++) free(owned[i]);
 }
 
-/* Whether all of `count` numbers are at least 0 and below `most`. */
-static int within(const int64_t *numbers, int64_t count, int64_t most) {
+/* Whether all of `count` numbers are at least `least` and below `most`. */
+static int within(const int64_t *numbers, int64_t count, int64_t least, int64_t most) {
     for (int64_t i = 0; i < count; i++)
-        if (numbers[i] < 0 || numbers[i] >= most) return 0;
+        if (numbers[i] < least || numbers[i] >= most) return 0;
     return 1;
 }
 
@@ -306,28 +341,32 @@ static int are_offsets(const int64_t *offsets, int64_t count, int64_t last) {
 }
 
 static PyObject *start_times(PyObject *Py_UNUSED(module), PyObject *args) {
-    enum { HOP, TAKES, LATEST, MISSING, AFTER_OFFSETS, AFTER, LINK_OFFSETS, LINKS, LATENCY, PAYERS, COSTS, COLUMNS };
+    enum { HOP, TAKES, LATEST, MISSING, PLACE, AFTER_OFFSETS, AFTER, LINK_OFFSETS, LINKS, LATENCY, PAYERS, COSTS, COLUMNS };
     Py_buffer b[COLUMNS] = {{0}};
     Py_ssize_t links;
     Loop loop = {0};
     PyObject *found = NULL;
-    if (!PyArg_ParseTuple(args, "y*y*y*y*y*y*y*y*ny*y*y*pd", &b[HOP], &b[TAKES], &b[LATEST], &b[MISSING],
+    if (!PyArg_ParseTuple(args, "y*y*y*y*y*y*y*y*y*ny*y*y*pd", &b[HOP], &b[TAKES], &b[LATEST], &b[MISSING], &b[PLACE],
                           &b[AFTER_OFFSETS], &b[AFTER], &b[LINK_OFFSETS], &b[LINKS], &links, &b[LATENCY], &b[PAYERS],
                           &b[COSTS], &loop.busiest_first, &loop.most)) return NULL;
     loop.tasks = b[HOP].len / 8, loop.hops = b[LATENCY].len / 8, loop.links = links;
-    loop.hop = b[HOP].buf, loop.latest = b[LATEST].buf, loop.latency = b[LATENCY].buf;
+    loop.hop = b[HOP].buf, loop.place = b[PLACE].buf, loop.latest = b[LATEST].buf, loop.latency = b[LATENCY].buf;
     loop.after_offsets = b[AFTER_OFFSETS].buf, loop.after = b[AFTER].buf;
     loop.link_offsets = b[LINK_OFFSETS].buf, loop.hop_links = b[LINKS].buf;
     loop.payers = b[PAYERS].buf, loop.costs = b[COSTS].buf;
     int64_t edges = b[AFTER].len / 8, crossed = b[LINKS].len / 8;
     int fits = b[TAKES].len == b[HOP].len && b[LATEST].len == b[HOP].len && b[MISSING].len == b[HOP].len &&
+        b[PLACE].len == b[HOP].len &&
         b[AFTER_OFFSETS].len == b[HOP].len + 8 && b[LINK_OFFSETS].len == b[LATENCY].len + 8 &&
         b[PAYERS].len == 2 * b[LATENCY].len && b[COSTS].len == 4 * b[LATENCY].len && links >= 0;
-    fits = fits && within(loop.hop, loop.tasks, loop.hops) && within(loop.after, edges, loop.tasks) &&
-        within(loop.hop_links, crossed, links) && within(loop.payers, 2 * loop.hops, INT32_MAX) &&
+    fits = fits && within(loop.hop, loop.tasks, 0, loop.hops) && within(loop.place, loop.tasks, -1, INT32_MAX) &&
+        within(loop.after, edges, 0, loop.tasks) &&
+        within(loop.hop_links, crossed, 0, links) && within(loop.payers, 2 * loop.hops, 0, INT32_MAX) &&
         are_offsets(loop.after_offsets, loop.tasks, edges) && are_offsets(loop.link_offsets, loop.hops, crossed);
     if (!fits) PyErr_SetString(PyExc_ValueError, "the columns do not fit each other");
     else {
+        for (int64_t i = 0; i < loop.tasks; i++)
+            if (loop.place[i] >= loop.places) loop.places = loop.place[i] + 1;
         for (int64_t i = 0; i < 2 * loop.hops; i++)
             if (loop.payers[i] >= loop.members) loop.members = loop.payers[i] + 1;
         if (!(loop.missing = copied(b[MISSING].buf, loop.tasks)) || !(loop.takes = copied(b[TAKES].buf, loop.tasks)) ||

@@ -22,7 +22,7 @@ from choreo.synthesize.annealing.ways import Ways
 from choreo.synthesize.generators.translated import Spread, gathered, spread
 from choreo.synthesize.problem import LEAST_CHUNK_BYTES, Candidate, Problem
 from choreo.synthesize.symmetry import Symmetry, symmetry_of, translated_rows
-from choreo.topology.graph import Floats, Ints
+from choreo.topology.graph import Ints
 
 __all__ = ["annealed"]
 
@@ -76,9 +76,9 @@ def _gathered(problem: Problem, symmetry: Symmetry, ways: Ways) -> Iterator[Sche
         if problem.collective != "all_gather":
             back = Trees(ways, share_bytes / chunks, chunks, inward=True)
             to_root = _best(back, [back.direct(), back.turned(plan, away.ends_s(plan))], part)
-            parts.append(backwards(gathered(symmetry, _spread(back, to_root, -to_root.start_s))))
+            parts.append(backwards(gathered(symmetry, _spread(back, to_root, -back.turns(to_root)))))
         if problem.collective != "reduce_scatter":
-            parts.append(gathered(symmetry, _spread(away, plan, plan.start_s)))
+            parts.append(gathered(symmetry, _spread(away, plan, away.turns(plan))))
         yield then(*parts) if len(parts) > 1 else parts[0]
 
 
@@ -86,12 +86,12 @@ def _exchanged(problem: Problem, symmetry: Symmetry, ways: Ways) -> Iterator[Sch
     """By paths of whole blocks."""
     search = Paths(ways, symmetry, problem.size_bytes / problem.ranks)
     plan = _best(search, [search.direct(), search.hop_by_hop()], _part(problem))
-    yield Schedule("all_to_all", _translated(symmetry, plan))
+    yield Schedule("all_to_all", _translated(search, plan))
 
 
-def _translated(symmetry: Symmetry, plan: Plan[tuple[Path, ...]]) -> Steps:
+def _translated(search: Paths, plan: Plan[tuple[Path, ...]]) -> Steps:
     """What device 0 does with its blocks, for every device."""
-    devices = symmetry.devices
+    symmetry, devices = search.symmetry, search.devices
     origin = np.arange(devices)
     src = np.concatenate([(0, *path[:-1]) for path in plan.shape])
     dst = np.concatenate(plan.shape)
@@ -101,7 +101,13 @@ def _translated(symmetry: Symmetry, plan: Plan[tuple[Path, ...]]) -> Steps:
         return origin * devices + symmetry.shifted(chunk, origin)
 
     return translated_rows(
-        symmetry, plan.start_s, src=src, dst=dst, chunk=chunk, chunk_of=chunk_of, num_chunks=devices**2
+        symmetry,
+        search.turns(plan).astype(np.float64),
+        src=src,
+        dst=dst,
+        chunk=chunk,
+        chunk_of=chunk_of,
+        num_chunks=devices**2,
     )
 
 
@@ -126,9 +132,9 @@ def _given(search: Trees, plan: Spread) -> Plan[Ints]:
     return search.planned(plan.src[order], plan.start_s[order])
 
 
-def _spread(search: Trees, plan: Plan[Ints], moment_s: Floats) -> Spread:
-    """The plan as messages away from device 0, in order of these moments."""
-    order = np.argsort(moment_s, kind="stable")
+def _spread(search: Trees, plan: Plan[Ints], turns: Ints) -> Spread:
+    """The plan as messages away from device 0, in order of these turns."""
+    order = np.argsort(turns, kind="stable")
     chunk = np.arange(len(order)) // (search.devices - 1)
     ends = plan.shape[order], search.child[order]
-    return Spread(search.chunks, chunk[order], *ends, moment_s[order], plan.end_s)
+    return Spread(search.chunks, chunk[order], *ends, turns[order].astype(np.float64), plan.end_s)
