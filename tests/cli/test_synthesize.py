@@ -23,6 +23,15 @@ def test_shares_are_read() -> None:
     made = record(fine("synthesize", "all_gather", "--shares", "1,1,4", *RING, "--json"))
     even = record(fine("synthesize", "all_gather", *RING, "--json"))
     assert made["bound_s"] != even["bound_s"]
+    assert made.keys() - even.keys() == {"shares"}
+
+
+def test_the_keys_of_the_document() -> None:
+    made = record(fine("synthesize", "all_gather", *RING, "--json"))
+    names = "collective topology ranks size_bytes generator time_s bound_s efficiency library made_in_s"
+    assert list(made) == names.split()
+    assert isinstance(made["library"], dict)
+    assert list(made["library"]) == ["algorithm", "time_s", "efficiency"]
 
 
 def test_packets_are_reported() -> None:

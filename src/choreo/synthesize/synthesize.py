@@ -84,7 +84,6 @@ class Synthesis(Result):
         "bound_s",
         "efficiency",
         "library",
-        "shares",
         "made_in_s",
     )
 
@@ -152,10 +151,13 @@ class Synthesis(Result):
         return f"in synchronous steps the best takes {format_time(time_s)}: {candidate.proved}"
 
     def to_dict(self) -> dict[str, Any]:
-        """The result as JSON values; with packets, their settings; after an exact search, what it proved."""
-        packets = self.problem.packets
-        found = super().to_dict() | ({} if packets is None else {"packets": dataclasses.asdict(packets)})
-        return found | ({} if self.proved is None else {"proved": self.proved})
+        """The result as JSON values.
+
+        Unequal `shares`, the settings of packets, and what an exact search `proved` are there where there are any.
+        """
+        packets = None if self.problem.packets is None else dataclasses.asdict(self.problem.packets)
+        some = {"shares": self.shares, "packets": packets, "proved": self.proved}
+        return super().to_dict() | {name: value for name, value in some.items() if value is not None}
 
     def summary(self) -> str:
         """What was made, how, and what it reaches."""
