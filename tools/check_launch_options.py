@@ -270,7 +270,8 @@ def main() -> None:
             if launch.program not in checks:
                 continue
             if launch.lacks:
-                lacking[f"{launch.program} lacks {launch.lacks[0]}"] += 1
+                reason = launch.lacks[0].replace(job.model.name, "the model")
+                lacking[f"{launch.program} lacks {reason}"] += 1
                 continue
             heard = io.StringIO()
             try:

@@ -131,6 +131,7 @@ def test_megatron_gets_options_for_how_tokens_are_dispatched() -> None:
     for other, reason in (
         (replace(plan, interleave=1, schedule="1f1b"), "one chunk a stage"),
         (replace(plan, recompute="full"), "experts computed again"),
+        (replace(plan, precision="fp32"), "all_to_all in fp32"),
     ):
         lacks = told("qwen3-30b-a3b", other, software="megatron-core+deepep+ep-overlap")["Megatron-LM"].lacks
         assert reason in "; ".join(lacks)

@@ -60,6 +60,8 @@ def _plan_lacks(job: TrainingJob, plan: Plan) -> Iterator[str]:
         yield "inputs of activation functions stored in fp8, which no option asks for"
     if job.software.dispatch_bytes == 1 and plan.ep > 1:
         yield "tokens dispatched in fp8, which no option asks for"
+    if job.software.ep_overlap and plan.ep > 1 and plan.precision == "fp32":
+        yield "an overlapped all_to_all in fp32"
     if "graphs" in job.software.name:
         yield "CUDA graphs, whose options choreo does not print"
     if "+token-drop" in job.software.name:
