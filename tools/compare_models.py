@@ -9,6 +9,7 @@ and the logits of random tokens are compared. `docs/how-to/train.md` says what o
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 import tempfile
@@ -226,4 +227,6 @@ def _experts(name: str, value: Tensor, family: str) -> State:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    parser = argparse.ArgumentParser(description="Compare the logits of trained models with those of transformers.")
+    parser.add_argument("families", nargs="*", metavar="FAMILY", help="all by default")
+    sys.exit(main(parser.parse_args().families))

@@ -9,6 +9,7 @@ the words around the figures still hold.
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import re
 import shlex
@@ -71,8 +72,10 @@ def renew(document: Path) -> str:
 
 def main() -> None:
     """Renew the documents that are named."""
-    for name in sys.argv[1:]:
-        Path(name).write_text(renew(Path(name)), encoding="utf-8")
+    parser = argparse.ArgumentParser(description="Run the commands in documents, and put their output back in.")
+    parser.add_argument("documents", nargs="+", type=Path, metavar="FILE.md")
+    for document in parser.parse_args().documents:
+        document.write_text(renew(document), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import struct
 import subprocess
 import sys
@@ -63,4 +64,6 @@ def _packed(program: Program) -> bytes:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 300))
+    parser = argparse.ArgumentParser(description="Run all_reduce between threads under the thread sanitizer.")
+    parser.add_argument("calls", nargs="?", type=int, default=300, help="calls of each program (300)")
+    sys.exit(main(parser.parse_args().calls))
