@@ -1,4 +1,4 @@
-"""The axes of a mesh of ranks, and what runs along each: `8x4:direct,ring`."""
+"""The axes of a mesh of ranks, and the algorithm along each: `8x4:direct,ring`."""
 
 from __future__ import annotations
 

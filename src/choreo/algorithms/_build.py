@@ -1,4 +1,4 @@
-"""From an algorithm's name to its schedule, with a one-sentence error for everything that can go wrong."""
+"""Build a schedule from an algorithm's name. Everything that can go wrong is a one-sentence error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An algorithm's stated cost: a formula to read, and the tests check the schedule against it."""
+"""Closed-form costs that algorithms state. The tests compare them with the price of the schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Algorithms from a file outside the package: a Python file, or a schedule that was saved."""
+"""Load algorithms from a file outside the package: a Python file, or a saved schedule."""
 
 from __future__ import annotations
 

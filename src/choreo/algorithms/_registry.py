@@ -1,4 +1,4 @@
-"""Where algorithms are found by collective and name."""
+"""The registry: finds algorithms by collective and name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an algorithm requires of the number of ranks, in words that an error can quote."""
+"""Requirements of algorithms on the number of ranks, with the words that errors quote."""
 
 from __future__ import annotations
 

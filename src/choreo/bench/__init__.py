@@ -1,4 +1,4 @@
-"""Measure collectives between real processes, beside other libraries."""
+"""Benchmark collectives between real processes, beside other libraries."""
 
 from choreo.bench.bench import bench
 from choreo.bench.result import Benchmark, Measurement, geometric_mean

@@ -1,4 +1,4 @@
-"""How fast collectives run between ranks of this machine: nccl-tests' figures, beside the price and other libraries.
+"""Benchmark collectives between ranks of this machine: nccl-tests' figures, beside the price and other libraries.
 
 All libraries take part in one run. At each size they take turns, round after round, in an order that rotates. A time is
 the median of the rounds, and a round's time that of its slowest rank.

@@ -1,4 +1,4 @@
-"""How many cores other programs keep busy: what they slow down, no prediction knows of."""
+"""Count the cores that other programs keep busy. No prediction accounts for what they slow down."""
 
 from __future__ import annotations
 

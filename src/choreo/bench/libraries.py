@@ -1,4 +1,4 @@
-"""The libraries that can be measured, each behind the same interface."""
+"""The libraries that a benchmark can measure, behind one interface."""
 
 from __future__ import annotations
 

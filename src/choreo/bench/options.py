@@ -1,4 +1,4 @@
-"""What to measure, and how."""
+"""The options of a benchmark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a benchmark has measured: one row per size and algorithm."""
+"""The result of a benchmark: one row per size and algorithm."""
 
 from __future__ import annotations
 

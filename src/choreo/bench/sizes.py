@@ -1,4 +1,4 @@
-"""Which sizes to measure: nccl-tests' -b, -e, -f and -i."""
+"""The sizes of a benchmark: nccl-tests' -b, -e, -f and -i."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a demand takes on a network when it may be spread over all paths: a linear program, solved exactly.
+"""The least time of a demand that may be spread over all paths: a linear program, solved exactly.
 
 The least time T in which flows f(s, e), one commodity for each source s, carry the demand, sum over s of f(s, e) <=
 T b(e), is by duality the greatest, over prices y(e) >= 0 of links, of

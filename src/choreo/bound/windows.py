@@ -1,4 +1,4 @@
-"""How long a link can carry useful bytes in a schedule of a given length.
+"""The time windows in which a link can carry useful bytes, in a schedule of a given length.
 
 Take a cut such that every byte over it must come from all of some sources and reach all of some targets. A message over
 link i begins only after its sender has prepared it, and the path from the link to a target takes time as well. So the

@@ -1,4 +1,4 @@
-"""Measure this machine: what a message costs, and what a device computes."""
+"""Calibrate this machine: the cost of a message, and the speed of a device's kernels."""
 
 from choreo.calibrate.calibrate import Calibration, calibrate
 

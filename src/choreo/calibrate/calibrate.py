@@ -1,4 +1,4 @@
-"""Measure what a message, a byte and a reduced byte cost between ranks of this machine, with the executor itself."""
+"""Calibrate alpha, beta and gamma between ranks of this machine, measured with the executor itself."""
 
 from __future__ import annotations
 

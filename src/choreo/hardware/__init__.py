@@ -1,4 +1,4 @@
-"""What a device can compute, hold and move: peaks, and measured efficiency as a function of shape."""
+"""Devices: peak rates, memory and links, and measured efficiency as a function of a kernel's shape."""
 
 from choreo.hardware.device import PRECISIONS, Curves, Device, Source
 from choreo.hardware.files import list_devices, read_device, write_device

@@ -1,4 +1,4 @@
-"""How long fused (flash) attention takes as a function of its shape.
+"""The time of fused (flash) attention as a function of its shape.
 
 A block of rows of one head stays on an SM while it walks over the keys. A score costs its products and the exponential
 that the tensor cores wait for; a causal mask leaves half of the scores, plus what the diagonal blocks waste:

@@ -1,4 +1,4 @@
-"""The device: what it can compute, hold and move, and how long a kernel of a given shape takes on it."""
+"""The device: peak rates, memory and links, and the time of a kernel of a given shape."""
 
 from __future__ import annotations
 

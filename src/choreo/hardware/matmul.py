@@ -1,4 +1,4 @@
-"""How long a matrix product takes as a function of its shape.
+"""The time of a matrix product as a function of its shape.
 
 A product of m x n x k, `batch` of them in one kernel, is cut into tiles of its output, and each SM computes one tile
 at a time. The library takes the tile, and the split of k, that suit the shape best:

@@ -1,4 +1,4 @@
-"""How fast a memory-bound kernel moves its bytes.
+"""The time of a memory-bound kernel.
 
     t = floor + bytes / min(bandwidth · share, SMs · clock · bytes_per_clock)
 

@@ -1,4 +1,4 @@
-"""What NCCL would do: its choice of algorithm, protocol and channels on a system, and the time it would take.
+"""A model of NCCL: its choice of algorithm, protocol and channels on a system, and the time of the call.
 
 `nccl_choice` answers for one collective. A system comes from figures (`NcclSystem.from_figures`) or from the text of a
 table (`read_system`). `choreo.validate.nccl` compares the model with published measurements.

@@ -1,4 +1,4 @@
-"""The free constants of the model: few, each with a cause, the same for every machine.
+"""The free constants of the model: few, each with a known cause, the same for every machine.
 
 What differs by GPU is in `system.gpus`, by network in `system.NETWORKS`, what NCCL itself fixes (buffer sizes,
 thread counts) in `execution.call`. `leave_one_out` refits these and no others.

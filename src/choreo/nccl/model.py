@@ -1,4 +1,4 @@
-"""What NCCL would do for one collective of one size on one system, and how long it would take."""
+"""Predict NCCL for one collective of one size on one system: its choice, and the time of the call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The many spellings of one thing: collectives as nccl-tests and torch write them, algorithms as NCCL_ALGO does."""
+"""Synonyms: collectives as nccl-tests and torch write them, algorithms as NCCL_ALGO does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a schedule costs under alpha-beta-gamma, term by term, and when another algorithm wins."""
+"""The price of a schedule under alpha-beta-gamma, term by term, and the sizes at which another algorithm wins."""
 
 from choreo.price.compare import WinningRange, compare, winners
 from choreo.price.price import CostModel, Price, price

@@ -1,4 +1,4 @@
-"""What the steps of a schedule require of the ranks, before any link or size is known.
+"""The profile of a schedule: messages, bytes and reduced bytes of each step, before any link or size is known.
 
 In one step a rank's ports carry messages out and in, and what it receives may be reduced. Its time is
 

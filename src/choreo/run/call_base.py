@@ -1,4 +1,4 @@
-"""What all calls of a communicator need: the engine, checks of ranks and timeouts, and how a call runs."""
+"""Shared by all calls of a communicator: the engine, checks of ranks and timeouts, and running a call."""
 
 from __future__ import annotations
 

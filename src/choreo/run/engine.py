@@ -1,4 +1,4 @@
-"""What a communicator does with a call: choose an algorithm, compile, place the arrays, run, remember a failure."""
+"""Run a communicator's calls: choose an algorithm, compile, place the arrays, execute, and record a failure."""
 
 from __future__ import annotations
 

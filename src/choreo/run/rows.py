@@ -1,4 +1,4 @@
-"""How the rows of an array are split between ranks."""
+"""Split the rows of an array between ranks."""
 
 from __future__ import annotations
 

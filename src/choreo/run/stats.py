@@ -1,4 +1,4 @@
-"""What a communicator has moved, counted from the programs that ran: by collective and by peer."""
+"""Traffic statistics of a communicator, by collective and by peer, counted from the programs that ran."""
 
 from __future__ import annotations
 

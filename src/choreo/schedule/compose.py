@@ -1,4 +1,4 @@
-"""New schedules out of old: one after another, side by side, backwards, in segments.
+"""Compose schedules: one after another, side by side, reversed, or pipelined in segments.
 
 A collective takes data from one layout to another (see `choreo.collectives`). `then` composes two that meet in a
 layout, and `backwards` reverses one, so the collective of the result follows from those of the parts. Composition is

@@ -1,4 +1,4 @@
-"""The same steps run by many groups of ranks at once: on a subset of ranks, or along one axis of a mesh."""
+"""Run the same steps in many groups of ranks at once: on a subset of ranks, or along one axis of a mesh."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages: the transfers of one step between the same two members travel as one."""
+"""Messages: the transfers of one step between the same two members travel together."""
 
 from __future__ import annotations
 

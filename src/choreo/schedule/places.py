@@ -1,4 +1,4 @@
-"""The places one step writes: which transfers meet in one place, and whether they contradict each other."""
+"""Conflicts within a step: transfers that write the same place, and whether they contradict each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one type everything in Choreo reads."""
+"""The schedule: a collective's contract, and the transfers of each step that fulfil it. Every verb reads this type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes as whole numbers: the weights of blocks, and of a block's chunks."""
+"""Chunk sizes as whole numbers: the weights of blocks, and of the chunks in a block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The algorithm that suits a topology: for each dimension the one that suits its building block."""
+"""Choose the algorithm that suits a topology: for each dimension the one that suits its building block."""
 
 from __future__ import annotations
 

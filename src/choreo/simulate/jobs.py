@@ -1,4 +1,4 @@
-"""What is simulated: a schedule with a size, on given devices, from a start time."""
+"""A job of a simulation: a schedule with a size, on given devices, from a start time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known about a network: its dimensions, its links, and the source of each figure."""
+"""Describe a network: its dimensions, its links, and the source of each figure."""
 
 from __future__ import annotations
 

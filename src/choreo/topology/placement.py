@@ -1,4 +1,4 @@
-"""Where the ranks are: the device of each."""
+"""Placement: the device of each rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all calls of a process group have in common: options, errors, profiling, and how a call is run."""
+"""Shared by all calls of a process group: options, errors, profiling, and running a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How torch makes a process group of the backend "choreo", when a program asks for one."""
+"""Create a process group of the backend "choreo". torch calls this when a program asks for one."""
 
 from __future__ import annotations
 

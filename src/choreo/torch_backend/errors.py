@@ -1,4 +1,4 @@
-"""Choreo's errors as torch knows them."""
+"""Translate Choreo's errors to torch's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The variables that torch.distributed reads, from those that mpirun sets."""
+"""Set the environment variables that torch.distributed reads from those that mpirun sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The members of a process group find each other through torch's store."""
+"""Rendezvous of a process group's members through torch's store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an asynchronous call of a process group returns."""
+"""The `Work` that an asynchronous call of a process group returns."""
 
 from __future__ import annotations
 

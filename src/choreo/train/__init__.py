@@ -1,4 +1,4 @@
-"""Training: a real model under a parallel plan, with the prediction beside every step."""
+"""Train a real model under a parallel plan, with the prediction beside every step."""
 
 from choreo.train.config import TrainConfig
 from choreo.train.elastic import Elastic

@@ -1,4 +1,4 @@
-"""The plan for a run that was asked for without one: the planner's best for this machine."""
+"""Choose the plan of a run that was started without one: the planner's best for this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `train` refuses, each with a one-sentence error, before any process is started."""
+"""Refuse what `train` cannot run, with a one-sentence error, before any process is started."""
 
 from __future__ import annotations
 

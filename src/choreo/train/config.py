@@ -1,4 +1,4 @@
-"""Everything that a rank needs to train, as plain data that travels as JSON."""
+"""The configuration of a rank, as plain data that travels as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `plan` predicts for a training run on this machine: the same model and plan, by the planner's own functions."""
+"""Predict a training run on this machine, with the planner's own functions for the same model and plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The names that fields of a plan may have."""
+"""The allowed values of a plan's fields that are names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mesh of devices that a plan makes: its axes, and the ranks along each."""
+"""The mesh of devices under a plan: its axes, and the ranks along each."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What it costs that devices relay data between a server and a network, message by message."""
+"""Bounds that count the cost of relaying data between a server and a network, message by message."""

@@ -1,4 +1,4 @@
-"""How much can cross into or out of some devices, if one of them must get or give all of it in whole messages.
+"""The most that can cross into or out of some devices, if one of them must get or give all of it in whole messages.
 
 Let S be some devices, like those of a server, and v one of them that must get all that comes in. A byte reaches v over
 v's own links from outside, or another device r of S, a relay, receives it and forwards it over v's links inside S. Say

@@ -1,4 +1,4 @@
-"""Measure the kernels of an accelerator or of a processor, and fit the constants of its curves."""
+"""Calibrate an accelerator or a processor: measure its kernels, and fit the constants of its curves."""
 
 from choreo.calibrate.device.calibrate import DeviceCalibration, calibrate_device
 from choreo.calibrate.device.calibrate_cpu import CpuCalibration, calibrate_cpu

@@ -1,4 +1,4 @@
-"""`python -m choreo.calibrate.device`: the devices, and how far their curves are from what was measured."""
+"""`python -m choreo.calibrate.device`: list the devices, and the errors of their curves against measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measure the device that is here, fit its constants, and write a file that `get_device` and `read_device` take."""
+"""Calibrate the device of this machine: measure, fit, and write a file that `get_device` and `read_device` read."""
 
 from __future__ import annotations
 

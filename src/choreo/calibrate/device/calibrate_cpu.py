@@ -1,4 +1,4 @@
-"""Measure this machine's processor, and store the result where `choreo plan --cluster this-machine` finds it."""
+"""Calibrate this machine's processor, and store the result where `choreo plan --cluster this-machine` finds it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A processor's constants from the times of `measure_cpu.PROBES`, and how far they are off."""
+"""Fit a processor's constants to the times of `measure_cpu.PROBES`, with their errors."""
 
 from __future__ import annotations
 

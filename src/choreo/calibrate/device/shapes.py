@@ -1,4 +1,4 @@
-"""What calibration measures: shapes of the layers of models from 350M to 400B parameters, and of their parts."""
+"""The shapes that calibration measures: layers of models from 350M to 400B parameters, and parts of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One call of NCCL: the figures that every algorithm needs, and the cost of a chunk on a hop."""
+"""One NCCL call: the figures that every algorithm needs, and the cost of a chunk on a hop."""
 
 from __future__ import annotations
 

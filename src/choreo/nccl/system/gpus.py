@@ -1,4 +1,4 @@
-"""What NCCL's behaviour depends on in a GPU: its links, its generation, and the machine it usually sits in.
+"""The GPU figures that NCCL's behaviour depends on: links, generation, and the machine the GPU usually sits in.
 
 `link_bytes_per_s` is the datasheet's NVLink bandwidth, one direction, all links of one GPU. `payload` is the fraction
 of it that NCCL assumes: 20, 20.6 and 40.1 GB/s of the 25, 25 and 50 GB/s of a link (its graph/topo.h). The rest is

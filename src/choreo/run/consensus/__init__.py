@@ -1,1 +1,1 @@
-"""How the ranks of a communicator detect failures, and agree on them."""
+"""Failure detection and consensus: the ranks of a communicator agree on which of them failed."""

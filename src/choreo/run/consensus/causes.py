@@ -1,4 +1,4 @@
-"""Why ranks have stopped: the causes that a rank knows, from whichever rank it heard them.
+"""The causes of a failure that a rank knows, from whichever rank it heard them.
 
 A rank that stops only because another one did has no cause of its own. If two hosts do not hear each other, a third one
 passes on what it has heard. So all ranks that are connected at all know the same causes.

@@ -1,4 +1,4 @@
-"""What ranks on different hosts tell each other about failures, over their control connections.
+"""Control connections, over which ranks on different hosts tell each other about failures.
 
 All frames are sealed. In normal operation only PROGRESS frames are sent, so any other frame tells the executor that
 something is wrong. There is no thread: the executor polls while it waits, and so does a rank in a consensus.

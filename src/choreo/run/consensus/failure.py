@@ -1,4 +1,4 @@
-"""How the survivors of a failed call agree on what failed, in bounded time, whichever ranks fail meanwhile.
+"""Agree on what failed: the survivors of a call decide in bounded time, whichever ranks fail meanwhile.
 
 A rank whose call fails publishes its status, which makes the others stop too. Then it watches which ranks are dead,
 which have published a status, and which are silent. When every live rank has published, or the silent ones have had

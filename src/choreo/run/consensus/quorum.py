@@ -1,4 +1,4 @@
-"""Who may continue after a network partition: a majority of the last agreed members.
+"""The quorum: a majority of the last agreed members may continue after a network partition.
 
 The voters are the hosts, and a host has as many votes as it has ranks. Its ranks share a ledger, so one live rank votes
 for all of them. A rank that dies leaves its vote to its host, so it need not be outvoted. A silent host may be alive on

@@ -1,4 +1,4 @@
-"""What a rank publishes in its own segment, which the other ranks of its host only read.
+"""The status that a rank publishes in its own segment. The other ranks of its host only read it.
 
 A part of a segment's first page is two slots for the rank's status, written in turn. A slot holds a growing
 number, the length of the status, a checksum over both and the status, and the status. A reader takes the valid slot

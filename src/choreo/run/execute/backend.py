@@ -1,4 +1,4 @@
-"""Which executor runs programs: the compiled one, or the one in Python where there is no compiler."""
+"""Choose the executor of programs: the compiled one, or the Python twin without a compiler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which algorithm a call uses: the cheapest by price, with the machine's own constants."""
+"""Choose the algorithm of a call: the cheapest by price, with the machine's own constants."""
 
 from __future__ import annotations
 

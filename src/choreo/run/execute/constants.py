@@ -1,4 +1,4 @@
-"""What a message costs on this machine: alpha, beta and gamma by size and number of ranks, fitted and kept in a file.
+"""The machine's alpha, beta and gamma, by size and number of ranks, fitted and kept in a file.
 
 One triple is not enough: a byte costs five times as much in memory as in cache, and a message ten times as much where
 ranks share a core. So there is a triple for each band of sizes and each number of ranks that was measured. Sizes are

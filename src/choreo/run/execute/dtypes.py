@@ -1,4 +1,4 @@
-"""Element types and reductions, and the numbers that the executors know them by."""
+"""Element types and reductions, with the numbers that identify them in the executors."""
 
 from __future__ import annotations
 

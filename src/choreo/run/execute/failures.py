@@ -1,4 +1,4 @@
-"""How a call can fail, as the executor reports it."""
+"""Failures of a call, as the executor reports them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a schedule costs among ranks of several hosts: a host has one port to the network, and its ranks share memory.
+"""The price of a schedule among ranks of several hosts: a host has one port to the network, and its ranks share memory.
 
 In a step the messages between hosts follow one another at the ports of their hosts, and a rank reads the messages of
 its own host from memory, one after another. The two take turns, because both are work of the same cores. What a rank

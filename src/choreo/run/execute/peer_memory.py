@@ -1,4 +1,4 @@
-"""Whether ranks of one host may read each other's memory. Some systems and containers forbid it, so it is tested."""
+"""Test whether ranks of one host may read each other's memory. Some systems and containers forbid it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that are watched through descriptors (pidfds)."""
+"""Watch processes through descriptors (pidfds)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that outlives a killed launcher, and stops its ranks. It runs as a separate program, without Choreo.
+"""A guard process that outlives a killed launcher, and stops its ranks. It runs as a separate program, without Choreo.
 
     python guard.py GRACE_S < pipe
 

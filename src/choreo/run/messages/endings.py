@@ -1,4 +1,4 @@
-"""How messages end that are never received: at their deadline, when a rank is gone, or with the communicator."""
+"""End messages that are never received: at their deadline, when a rank is gone, or with the communicator."""
 
 from __future__ import annotations
 

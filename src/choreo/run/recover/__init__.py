@@ -1,1 +1,1 @@
-"""How a communicator continues without lost ranks, and with new ones."""
+"""Recovery: a communicator continues without failed ranks (shrink), and with new ones (grow)."""

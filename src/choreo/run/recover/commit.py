@@ -1,4 +1,4 @@
-"""How the ranks of a job and processes that join it become one connection, or stay as they were.
+"""Commit a new connection of a job's ranks and of joining processes, or leave everything as it was.
 
 All of them make the same exchanges. One that cannot continue says so in the next exchange, and all give up. In the end
 all hold a new connection, and the old one's consensus commits it: a rank that completed the last exchange proposes yes,

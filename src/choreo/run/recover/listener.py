@@ -1,4 +1,5 @@
-"""Where a running job admits processes: they connect between calls, and wait until the ranks call `grow`."""
+"""The listener of a running job: processes that want to join connect between calls, and wait until the ranks call
+`grow`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How the processes of a job find and authenticate each other."""
+"""Rendezvous: the processes of a job find and authenticate each other."""

@@ -1,4 +1,4 @@
-"""How a running job admits new processes: for a while one rank accepts those that hold the job's secret.
+"""Admit new processes to a running job: for a while, one rank accepts those that hold the job's secret.
 
 It listens where rank 0 of the job listened during the rendezvous, or at the same port of its own host if no rank is on
 that host any more. Without a secret it publishes its address in a file that only this user can read. Handshake and

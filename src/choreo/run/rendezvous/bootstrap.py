@@ -1,4 +1,4 @@
-"""What a group of ranks needs to set up a communicator: a slow all-gather of small blobs."""
+"""Set up a communicator: a slow all_gather of small blobs between its ranks."""
 
 from __future__ import annotations
 

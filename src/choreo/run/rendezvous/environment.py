@@ -1,4 +1,4 @@
-"""The rank of this process and where it finds the others, as its launcher says in the environment."""
+"""The rank of this process and the address of the others, from the launcher's environment variables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How ranks of rank 0's host learn that it gave up: it leaves a note where only its user can write.
+"""Tell the ranks of rank 0's host that rank 0 gave up: it leaves a note where only its user can write.
 
 Without it they would dial until their deadline. A note is of one job, and of one attempt: ranks heed those that were
 written since they began. Ranks of other hosts cannot read it.

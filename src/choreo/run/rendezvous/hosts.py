@@ -1,4 +1,4 @@
-"""Which ranks are on one host, so that they may share memory.
+"""Find out which ranks are on one host, and so may share memory.
 
 Two ranks are on one host if they have the same kernel, the same network, process and user namespaces, the same user and
 the same /dev/shm, and if each sees a file that the other puts there. A network namespace counts as a separate host:

@@ -1,4 +1,4 @@
-"""Where a process that joins may find a job whose MASTER_ADDR is gone: at the other hosts of its last membership.
+"""Addresses where a joining process may find a job whose MASTER_ADDR is gone: the other hosts of its last membership.
 
 A rank remembers the addresses of its communicator. A restarted process reads them from its environment:
 CHOREO_ADDRESSES lists them, and CHOREO_ADDRESSES_FILE, which `choreo run --restarts` sets, names a file that the ranks

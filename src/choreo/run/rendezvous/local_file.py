@@ -1,4 +1,4 @@
-"""How the ranks of one user on one host find each other without a secret: through a file only that user can read.
+"""Rendezvous without a secret, for ranks of one user on one host: through a file that only this user can read.
 
 Rank 0 publishes a record with a fresh secret and the loopback port it listens on; the others read it. The file is made
 with O_EXCL and mode 0600, in a directory of mode 0700 that belongs to the user. The directory is opened once, and then

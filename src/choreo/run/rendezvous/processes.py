@@ -1,4 +1,4 @@
-"""Whether a process is alive, by its pid and start time."""
+"""Check whether a process is alive, by its pid and start time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the ranks of a job find each other: the list of members, and an exchange of small blobs.
+"""The rendezvous of a job's ranks: the list of members, and an exchange of small blobs.
 
 Rank 0 listens and the others connect to it. Both sides prove that they hold the job's secret (`handshake`), and then
 send sealed frames (`frames`). Without a secret only ranks of one user on one host can find each other, through a file

@@ -1,4 +1,4 @@
-"""Upper bounds on everything that another process can ask for."""
+"""Upper bounds on everything that another process can request."""
 
 from __future__ import annotations
 

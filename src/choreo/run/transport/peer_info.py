@@ -1,4 +1,4 @@
-"""Where a rank of a communicator runs."""
+"""The address, host and process of a rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a schedule's chunks lie in a GPU's buffers, and the messages between those places.
+"""The layout of a schedule's chunks in a GPU's buffers, and the messages between those places.
 
 The work place of a chunk is in the output if the collective leaves the chunk there, otherwise in scratch. Until
 something is written to it, its value is that of the input. What a rank sends from its input after its work place was

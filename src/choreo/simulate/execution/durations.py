@@ -1,4 +1,4 @@
-"""How long the nodes of a workload compute: as recorded, or on a device, by its roofline or its kernels' curves."""
+"""Compute times of a workload's nodes: as recorded, or on a device, by its roofline or its kernels' curves."""
 
 from __future__ import annotations
 

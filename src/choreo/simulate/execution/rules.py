@@ -1,4 +1,4 @@
-"""Which algorithm runs a collective: the one the user names, the one that suits the network, or the fastest."""
+"""Rules that choose the algorithm of a collective: the user's, the one that suits the network, or the fastest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a schedule takes, up to a limit: a run that exceeds it stops early."""
+"""Simulate a schedule up to a time limit: a run that exceeds it stops early."""
 
 from __future__ import annotations
 

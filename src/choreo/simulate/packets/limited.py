@@ -1,4 +1,4 @@
-"""How long a schedule takes with packets, up to a limit: a run that exceeds it stops early."""
+"""Simulate with packets up to a time limit: a run that exceeds it stops early."""
 
 from __future__ import annotations
 

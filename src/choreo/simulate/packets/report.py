@@ -1,4 +1,4 @@
-"""What happened to the packets of a run: by port, and in total."""
+"""The packet report of a run: queues, pauses, marks and drops, by port and in total."""
 
 from __future__ import annotations
 

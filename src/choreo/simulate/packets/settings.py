@@ -1,4 +1,4 @@
-"""How packets are sent, queued, marked, dropped and retransmitted."""
+"""Settings of the packet network: how packets are sent, queued, marked, dropped and retransmitted."""
 
 from __future__ import annotations
 

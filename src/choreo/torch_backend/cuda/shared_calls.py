@@ -1,4 +1,4 @@
-"""Which calls ranks of one GPU do in memory that they share.
+"""Decide which calls ranks of one GPU run in shared GPU memory.
 
 All ranks decide the same: by the call, its operation and its sizes, which are the same everywhere.
 """

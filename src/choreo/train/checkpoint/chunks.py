@@ -1,4 +1,4 @@
-"""What a rank holds of each whole tensor of a model and its optimizer, however the plan cuts them.
+"""The pieces that a rank holds of each whole tensor of a model and its optimizer, under any plan.
 
 A checkpoint knows whole tensors by the names of the parameters. Tensor, expert and pipeline ranks hold pieces of them,
 fully_shard has rows of such a piece, and ZeRO-1 has a range of all elements. Each is a set of boxes of the whole.

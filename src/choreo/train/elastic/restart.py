@@ -1,4 +1,4 @@
-"""For plans whose ranks cannot replace each other: all of them restart, from a checkpoint in memory."""
+"""Restart all ranks from a checkpoint in memory, for plans whose ranks cannot replace each other."""
 
 from __future__ import annotations
 

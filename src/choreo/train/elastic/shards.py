@@ -1,4 +1,4 @@
-"""Who computes and who holds what, as functions of the live ranks: every rank computes the same answer."""
+"""Assign work and state to the live ranks. Every rank computes the same assignment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same model and data with every kind of data parallelism, one after another."""
+"""Compare the kinds of data parallelism: the same model and data with each, one after another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How replicas sum their gradients: by all_reduce with a chosen or given algorithm, or through parameter servers."""
+"""Sum the gradients of replicas: by all_reduce with a chosen or given algorithm, or through parameter servers."""
 
 from __future__ import annotations
 

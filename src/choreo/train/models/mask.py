@@ -1,4 +1,4 @@
-"""Which keys a query sees: all up to its own, those of a window or of a chunk, and how ALiBi weighs distant ones."""
+"""Attention masks: the keys that a query sees (all before it, a window or a chunk), and ALiBi's weights by distance."""
 
 from __future__ import annotations
 

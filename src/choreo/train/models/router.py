@@ -1,4 +1,4 @@
-"""Which experts a token goes to, and with which weights."""
+"""Routers: the experts that a token goes to, and their weights."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""How queries score keys, and what they get from them: torch's fused kernel where it can, and product by product where
-scores are capped (Gemma 2) or a sink takes a part of the attention (GPT-OSS)."""
+"""Attention scores and their use: torch's fused kernel where it can, and separate products where scores are capped
+(Gemma 2) or a sink takes a part of the attention (GPT-OSS)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How a model is cut over ranks: tensors, sequences, experts, layers and batches, one file each."""
+"""Parallelism: a model is cut by tensors, sequences, experts, layers and batches, one file each."""

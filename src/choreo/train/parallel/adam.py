@@ -1,4 +1,4 @@
-"""AdamW as every plan runs it, so that losses can be compared, and its state."""
+"""AdamW and its state, the same under every plan, so that losses can be compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a rank was ready to run while other threads had the cores, as Linux counts it."""
+"""The time that a rank was ready to run while other threads had the cores, as Linux counts it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast the host starts the kernels of a layer: measured on a model so small that the GPU waits for the host."""
+"""The host's pace in launching the kernels of a layer, measured on a model so small that the GPU waits for the host."""
 
 from __future__ import annotations
 

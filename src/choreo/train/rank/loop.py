@@ -1,4 +1,4 @@
-"""What one rank does: build its part of the model, train step after step, and report what it measured."""
+"""The training loop of one rank: build its part of the model, train step after step, and report measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the time of a step goes, measured inside a rank: collectives by kind, the pipeline's bubble, the optimizer.
+"""Break down the time of a step, measured inside a rank: collectives by kind, the pipeline's bubble, the optimizer.
 
 Calls of torch.distributed are timed while a rank waits in them; what overlaps the backward pass costs only what is left
 of it when the pass is over. The rest of the step is compute. Among the calls of one size, the shortest is the

@@ -1,4 +1,4 @@
-"""What a model is trained to do: this rank's part, its batches, its loss, and the units of a step."""
+"""The task that a model is trained on: this rank's part, its batches, its loss, and the units of a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training step sends, counted by the communicators of its process groups: bytes by axis and collective."""
+"""The bytes that a training step sends, by axis and collective, counted by the communicators of its process groups."""
 
 from __future__ import annotations
 

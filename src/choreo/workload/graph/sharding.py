@@ -1,4 +1,4 @@
-"""How a tensor is cut over the axes of a mesh of devices, and the rule that turns two shardings into a collective.
+"""Shardings of a tensor over a mesh of devices, and the rule that turns two shardings into a collective.
 
 Along each axis a tensor is whole (every rank has all of it), cut along one of its dims (each rank has a part), or a
 partial sum (each rank has a term). Where the two ends of an edge differ, something must move:

@@ -1,4 +1,4 @@
-"""The architectures of Hugging Face's transformers that are known here, by their `model_type`."""
+"""The supported architectures of Hugging Face's transformers, by `model_type`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a config.json asks for that `choreo train` does not build; the counts and the plan do not depend on it."""
+"""Features of a config.json that `choreo train` does not build. Parameter counts and plans do not depend on them."""
 
 from __future__ import annotations
 

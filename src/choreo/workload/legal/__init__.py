@@ -1,4 +1,4 @@
-"""Whether a plan can be run: a table of rules, and the sentence of the first that a plan breaks."""
+"""Check whether a plan can be run, with a table of rules. The error quotes the first rule that a plan breaks."""
 
 from choreo.workload.legal.legal import RULES, broken_rule, check_plan
 from choreo.workload.legal.rule import BALANCED, LISTED, Columns, Request, Rule

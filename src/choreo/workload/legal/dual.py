@@ -1,4 +1,4 @@
-"""What DualPipe asks of a plan: stages in pairs, micro-batches from both ends, and enough of them to meet."""
+"""DualPipe's constraints on a plan: stages in pairs, micro-batches from both ends, and enough of them to meet."""
 
 from __future__ import annotations
 

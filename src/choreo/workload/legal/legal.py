@@ -1,4 +1,4 @@
-"""Whether a plan can be run: one table of rules, each with a reason, a test and a hint.
+"""Check whether a plan can be run: one table of rules, each with a reason, a test and a hint.
 
 A test takes the numbers of one plan, or columns with those of many: the same expression serves both. The search counts
 plans by reason. A single plan is refused with the message of the first rule it breaks, which gives the values and the

@@ -1,4 +1,4 @@
-"""What a plan is for, and a rule that it may break."""
+"""A rule that a plan may break, and the case (model, GPUs, batch) that the plan is checked for."""
 
 from __future__ import annotations
 

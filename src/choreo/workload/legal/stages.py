@@ -1,4 +1,4 @@
-"""How layers divide into the stages and chunks of a pipeline, and numbers into factors."""
+"""Divide layers into the stages and chunks of a pipeline, and numbers into factors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `choreo train` cannot run; the planner does not use these rules."""
+"""The limits of `choreo train`. The planner does not use these rules."""
 
 from __future__ import annotations
 
