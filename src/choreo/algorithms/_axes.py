@@ -46,7 +46,7 @@ class Axes:
 
     @property
     def ranks(self) -> int:
-        """How many ranks the mesh has."""
+        """The number of ranks in the mesh."""
         return math.prod(self.sizes)
 
     def __str__(self) -> str:

@@ -46,7 +46,7 @@ class Algorithm:
 
     @cached_property
     def in_library(self) -> bool:
-        """Whether it is one of Choreo's own, which the tests prove."""
+        """Whether the algorithm is one of Choreo's own, which the tests prove."""
         return Path(self.source).parent == LIBRARY
 
 

@@ -44,7 +44,7 @@ class _Members:
 
     @property
     def width(self) -> Ints:
-        """How many ranks each member is."""
+        """The number of ranks that each member stands for."""
         return np.diff(np.append(self.start, self.ranks))
 
     @property
@@ -67,7 +67,7 @@ class _Members:
         return found
 
     def held(self, step: int) -> Ints:
-        """Whose blocks each member has before a step of the butterfly: a row for each."""
+        """For each member, a row with the owners of the blocks that it has before a step of the butterfly."""
         everybody = np.arange(self.size)
         found = everybody[:, None]
         for earlier in range(step):

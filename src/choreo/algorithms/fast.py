@@ -36,26 +36,26 @@ LEAST_ROUND = 1e-9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Servers:
-    """How many GPUs a server has, and what each rank has for each other."""
+    """The number of GPUs in a server, and the traffic of each rank for each other."""
 
     gpus: int
     traffic: Floats
 
     def between(self) -> Floats:
-        """What each server has for each other."""
+        """The traffic of each server for each other."""
         count = len(self.traffic) // self.gpus
         found: Floats = self.traffic.reshape(count, self.gpus, count, self.gpus).sum(axis=(1, 3))
         np.fill_diagonal(found, 0.0)
         return found
 
     def near(self) -> Bools:
-        """Which ranks are in the same server."""
+        """A mask of the ranks that are in the same server."""
         server = np.arange(len(self.traffic)) // self.gpus
         same: Bools = server[:, None] == server
         return same
 
     def across(self, pair: tuple[int, int], marks: Floats) -> Pieces:
-        """What one server has for another, laid out by source, and cut into a part for each GPU and at `marks`.
+        """The traffic of one server for another, laid out by source, and cut into a part for each GPU and at `marks`.
 
         Marks are fractions of a GPU's part, from 0 on. `place` says where in that part a piece begins.
         """

@@ -53,7 +53,7 @@ class _Mesh:
 
     @property
     def switches(self) -> int:
-        """How many switches the groups along all axes have."""
+        """The number of switches in the groups along all axes."""
         return self.first_switch(len(self.sizes)) - self.ranks
 
     def with_switches(self, used: Sequence[tuple[int, Sequence[Schedule]]]) -> _Mesh:
@@ -62,11 +62,11 @@ class _Mesh:
         return replace(self, switches_a_group=tuple(most[axis] for axis in range(len(self.sizes))))
 
     def stride(self, axis: int) -> int:
-        """How far apart in rank order neighbours along an axis are."""
+        """The distance in rank order between neighbours along an axis."""
         return math.prod(self.sizes[:axis])
 
     def coordinate(self, rank: Ints, axis: int) -> Ints:
-        """Where ranks lie along an axis."""
+        """The position of ranks along an axis."""
         return rank // self.stride(axis) % self.sizes[axis]
 
     def first_switch(self, axis: int) -> int:

@@ -33,7 +33,7 @@ MOST_WATCHED = 1 << 16
 
 
 class Library(Protocol):
-    """What a library must offer to be measured."""
+    """The interface of a library that can be measured."""
 
     def prepare(self, case: Case, x: Array, y: Array) -> Callable[[], object]:
         """The call to time: in place in x where the collective allows it, from x to y elsewhere."""
@@ -108,12 +108,12 @@ class Choreo(_Private):
         return messages_of(ran.program.ops, times)
 
     def algorithm(self, collective: str, size_bytes: int) -> str:
-        """Which algorithm a call of this size takes."""
+        """The algorithm of a call of this size."""
         return self.chooser.choose(collective, size_bytes)
 
 
 def messages_of(ops: npt.NDArray[np.void], times: npt.NDArray[np.float64]) -> Message:
-    """When a call began on this rank, and its messages as columns: whether it was received, the peer, and when.
+    """The start of a call on this rank, and its messages as columns: whether it was received, the peer, and when.
 
     A message is all operations up to its last. The messages of a pair of ranks are numbered from 1. A large call is cut
     into parts, each with its own messages.

@@ -92,7 +92,7 @@ class Measurement(Bandwidths, Result):
         }
 
     def ratio(self, peer: str) -> float:
-        """How many times as long a peer took."""
+        """A peer's time divided by Choreo's."""
         return self.peer_times_s[peer] / self.time_s
 
     def summary(self) -> str:

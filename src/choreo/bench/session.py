@@ -19,7 +19,7 @@ __all__ = ["BenchSession", "Contestant", "race"]
 
 @dataclass(slots=True)
 class Contestant:
-    """What is timed on a case: the ranks of a library, and their name for it."""
+    """A contestant on a case: the ranks of a library, and the library's name for the case."""
 
     label: str
     processes: RankProcesses

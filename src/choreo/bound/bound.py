@@ -112,7 +112,7 @@ class Bound(Result):
 
     @property
     def binds(self) -> str:
-        """Which of them it is: "latency", "bandwidth", or "bandwidth and latency"."""
+        """The bound that is larger: "latency", "bandwidth", or "bandwidth and latency"."""
         if self.latency_bound_s >= max(self.bandwidth_bound_s, self.crossing_bound_s):
             return "latency" if self.latency_bound_s > self.bandwidth_bound_s else "bandwidth"
         return "bandwidth and latency" if self.crossing_bound_s > self.bandwidth_bound_s else "bandwidth"
@@ -209,7 +209,7 @@ def bound(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Searched:
-    """What does not depend on the size: the proof, the greatest distance, and their links."""
+    """The parts of a bound that do not depend on the size: the proof, the greatest distance, and their links."""
 
     network: FlowNetwork
     proof: BoundProof

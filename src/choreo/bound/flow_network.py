@@ -76,16 +76,16 @@ class FlowNetwork:
         return np.flatnonzero(inside[self.src] & ~inside[self.dst])
 
     def units(self, links: Ints) -> int:
-        """What links can carry together, exactly."""
+        """The joint capacity of links, exactly."""
         counts = np.bincount(self.code[links], minlength=len(self.values)).tolist()
         return sum(count * value for count, value in zip(counts, self.values, strict=True))
 
     def bandwidth(self, links: Ints) -> Fraction:
-        """What links can carry together, in GB/s."""
+        """The joint capacity of links, in GB/s."""
         return self.units(links) * self.unit
 
     def each_units(self) -> list[int]:
-        """What every link can carry."""
+        """The capacity of every link."""
         return [self.values[code] for code in self.code.tolist()]
 
 
@@ -112,7 +112,7 @@ def _network(nodes: int, links: Links) -> FlowNetwork:
 
 
 def reached_from(network: FlowNetwork, node: int) -> Bools:
-    """Which nodes can be reached from one."""
+    """A mask of the nodes that can be reached from one."""
     reached = np.zeros(network.nodes, np.bool_)
     reached[node] = True
     if network.nodes <= SMALL_NODES:
@@ -129,7 +129,7 @@ def reached_from(network: FlowNetwork, node: int) -> Bools:
 
 
 def shortest_ways(network: FlowNetwork, length: Floats) -> Floats:
-    """How far every node (rows) is from every other (columns) when links have lengths (Floyd 1962)."""
+    """The distance of every node (rows) from every other (columns) when links have lengths (Floyd 1962)."""
     away = np.full((network.nodes, network.nodes), np.inf)
     np.minimum.at(away, (network.src, network.dst), length)
     np.fill_diagonal(away, 0.0)

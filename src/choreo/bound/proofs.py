@@ -25,7 +25,7 @@ MOST_TRIED = 1 << 21  # links times choices of dimensions
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What proves a bound: devices, and all the links out of them.
+    """The proof of a bandwidth bound: some devices, and all the links out of them.
 
     If no single set of devices binds, `devices` is empty and `prices` gives the price of each link. If the bound is
     what all_reduce moves between `parts` of the devices, the links are those out of the parts, or those into them.

@@ -33,7 +33,7 @@ AS_FAR = 1 - 1e-9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stages:
-    """What is before or after the two stages of each link's window; the first has a `weight`, the second the rest."""
+    """The times before or after the two stages of each link's window. The first has a `weight`, the second the rest."""
 
     first_s: Floats
     second_s: Floats

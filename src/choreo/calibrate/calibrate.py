@@ -97,7 +97,7 @@ class Calibration(Result):
 
     @property
     def date(self) -> str:
-        """When it was measured: ISO 8601, UTC."""
+        """The date of the measurement: ISO 8601, UTC."""
         return self.constants.date
 
     @property

@@ -38,7 +38,7 @@ class Layout(Enum):
     PAIR_TARGET = "rank r holds the blocks (s, r) for every s"
 
     def blocks(self, ranks: int) -> int:
-        """How many blocks the layout cuts the vector into."""
+        """The number of blocks that the layout cuts the vector into."""
         if self in (Layout.BLOCK, Layout.SHIFTED):
             return ranks
         return ranks * ranks if self in (Layout.PAIR_SOURCE, Layout.PAIR_TARGET) else 1
@@ -93,7 +93,7 @@ class Collective:
         return Layout.ROOT in (self.before, self.after)
 
     def blocks(self, ranks: int) -> int:
-        """How many blocks of the vector the contract speaks of: 1, p or p squared."""
+        """The number of blocks of the vector in the contract: 1, p or p squared."""
         return max(self.before.blocks(ranks), self.after.blocks(ranks))
 
     def total_bytes(self, size_bytes: float, ranks: int) -> float:
@@ -101,7 +101,7 @@ class Collective:
         return {"vector": size_bytes, "rank": size_bytes * ranks, "nothing": 0.0}[self.size_per]
 
     def bus_factor(self, ranks: int) -> float:
-        """What nccl-tests multiplies size over time with, so that it can be held against a link's bandwidth."""
+        """nccl-tests' factor from size over time to bus bandwidth, which is comparable with a link's bandwidth."""
         if self.name == "all_reduce":
             return 2 * (ranks - 1) / ranks
         return (ranks - 1) / ranks if self.name in SHARED_OUT else 1.0

@@ -69,7 +69,7 @@ class MemoryTiers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedCpu:
-    """What one rank gets when `ranks` of them compute at once."""
+    """The share of a processor that one rank gets when `ranks` of them compute at once."""
 
     ranks: int
     operator_s: float
@@ -96,7 +96,7 @@ class Cpu(Device):
 
     @property
     def sharing(self) -> float:
-        """How many ranks share a core; at least 1."""
+        """The number of ranks that share a core; at least 1."""
         return max(1.0, self.ranks / self.cores)
 
     @property
@@ -110,7 +110,7 @@ class Cpu(Device):
         return False
 
     def for_ranks(self, ranks: int) -> Cpu:
-        """What each of that many ranks has of the processor and of the host's memory."""
+        """The share of each of that many ranks in the processor and in the host's memory."""
         if ranks == self.ranks and self.launch_s > 0:
             return self
         whole = self.memory_bytes * self.ranks

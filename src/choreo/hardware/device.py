@@ -33,7 +33,7 @@ INSTEAD = {
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a figure comes from."""
+    """The source of a figure."""
 
     figure: str
     source: str
@@ -86,7 +86,7 @@ class Device:
 
     @property
     def sharing(self) -> float:
-        """How many ranks share a core. An accelerator has only one rank."""
+        """The number of ranks that share a core. An accelerator has only one rank."""
         return 1.0
 
     @property

@@ -100,7 +100,8 @@ class Forced:
 
 
 def read_forced(text: str) -> Forced:
-    """What free text forces: `Ring`, `NCCL_ALGO=Tree NCCL_PROTO=LL`, `^NVLS`; `auto (...)` forces nothing.
+    """Read a forced choice from free text: `Ring`, `NCCL_ALGO=Tree NCCL_PROTO=LL`, `^NVLS`; `auto (...)` forces
+    nothing.
 
     >>> sorted(read_forced("NCCL_ALGO=Tree NCCL_PROTO=LL").algorithms or ())
     ['Tree']

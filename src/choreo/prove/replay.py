@@ -35,7 +35,7 @@ class AbsentError(Exception):
 
 
 class Algebra(Protocol):
-    """What a place holds: `width` numbers, all zero when the place is empty."""
+    """The contents of places: `width` numbers each, all zero in an empty place."""
 
     name: str
     width: int
@@ -46,12 +46,12 @@ class Algebra(Protocol):
         ...
 
     def right(self, places: Values) -> Mask:
-        """Which of the places, shape (members, chunks, width), hold each contribution exactly once."""
+        """A mask of the places, shape (members, chunks, width), that hold each contribution exactly once."""
         ...
 
 
 class Counting:
-    """How often each contribution is in a place: 0, 1, or 2 for more than once. Exact.
+    """Exact counts of each contribution in a place: 0, 1, or 2 for more than once.
 
     With width 1 contributions are not distinguished, which is exact where each chunk has only one.
     """
@@ -68,7 +68,7 @@ class Counting:
         return summed
 
     def right(self, places: Values) -> Mask:
-        """Which places hold every contribution once."""
+        """A mask of the places that hold every contribution once."""
         return np.asarray((places == 1).all(axis=2))
 
 
@@ -98,7 +98,7 @@ class Fingerprint:
 
 
 def replay(schedule: Schedule, algebra: Algebra, low: int, high: int) -> tuple[Values, int]:
-    """What every member holds of chunks low to high - 1 at the end, and how many transfers there were in all."""
+    """The contents of chunks low to high - 1 at every member at the end, and the number of all transfers."""
     given = schedule.held_before(low, high)
     work: Values = np.zeros((*given.shape, algebra.width), algebra.contributions.dtype)
     np.copyto(work, algebra.contributions[:, None, :], where=given[:, :, None])

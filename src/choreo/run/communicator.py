@@ -41,7 +41,7 @@ ABORT_S = 10.0  # how long a thread may take to leave a call that was aborted
 
 
 class _Contact(msgspec.Struct):
-    """What a rank tells the others once they are connected: a probe of its memory, and where it receives messages."""
+    """A rank's message to the others once they are connected: a probe of its memory, and its address for messages."""
 
     probe_address: int
     probe_value: int
@@ -155,7 +155,7 @@ class Communicator(ObjectCalls, MessageCalls, RecoverCalls):
 
     @property
     def quorum(self) -> str:
-        """Who continues after a network partition: a "majority" of the ranks, or "any" side.
+        """The rule for continuing after a network partition: a "majority" of the ranks, or "any" side.
 
         >>> import choreo
         >>> with choreo.init(quorum="any") as comm:
@@ -165,7 +165,8 @@ class Communicator(ObjectCalls, MessageCalls, RecoverCalls):
         return self._engine.connection.consensus.quorum.rule
 
     def explain(self, collective: str, size_bytes: int) -> str:
-        """Which algorithm a call of this size uses, and why. The size is that of the whole vector, as in nccl-tests.
+        """Explain the algorithm of a call of this size, with prices. The size is that of the whole vector, as in nccl-
+        tests.
 
         >>> import choreo
         >>> with choreo.init() as comm:
@@ -175,7 +176,8 @@ class Communicator(ObjectCalls, MessageCalls, RecoverCalls):
         return self._engine.chooser.explain(collective, size_bytes)
 
     def stats(self, *, reset: bool = False) -> list[Traffic]:
-        """What this rank has sent and received, by collective and by peer, since it started or the last `reset`.
+        """The bytes that this rank has sent and received, by collective and by peer, since it started or the last
+        `reset`.
 
         Messages are rows of "send" and "recv". Calls that succeeded count, with what their algorithms really moved.
         `pandas.DataFrame(comm.stats())` makes a table of it.

@@ -50,7 +50,7 @@ FINISH_S = 10.0
 
 
 class _Introduction(msgspec.Struct):
-    """What a rank tells the others about itself."""
+    """The information about itself that a rank sends to the others."""
 
     host: str
     host_name: str

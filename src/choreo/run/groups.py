@@ -30,7 +30,7 @@ MAX_AXES = 64  # NumPy's own limit
 
 
 class NonMember:
-    """What `new_group` gives a rank that is not in the group: an object that is false, and raises if it is used."""
+    """The result of `new_group` in a rank outside the group: an object that is false, and raises if it is used."""
 
     def __init__(self, rank: int, ranks: tuple[int, ...]) -> None:
         self._message = f"rank {rank} is not a member of the group {list(ranks)}; ask `if group:` first"

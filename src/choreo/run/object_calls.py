@@ -14,7 +14,7 @@ __all__ = ["PICKLE", "Codec", "ObjectCalls", "choose_codec"]
 
 
 class Codec(Protocol):
-    """How objects are encoded to bytes and decoded."""
+    """A codec that encodes objects to bytes and decodes them."""
 
     def encode(self, given: Any, /) -> bytes:
         """The bytes of an object."""

@@ -91,7 +91,7 @@ class RecoverCalls(CollectiveCalls, ABC):
         return self._successor(connection, ranks, SHRINK_S)
 
     def waiting(self, *, address: str | None = None, secret: str | bytes | None = None) -> int:
-        """How many new processes wait for `grow`, without waiting for any. Only the rank that admits them knows.
+        """The number of new processes that wait for `grow`. Does not block. Only the rank that admits them knows.
 
         All other ranks get 0. From the first call on that rank listens for new processes.
 

@@ -16,7 +16,7 @@ __all__ = ["check_sizes", "exchange_sizes", "share_rows"]
 
 
 def share_rows(array: Array, sizes: Sequence[int] | None, world_size: int) -> tuple[tuple[int, ...], int]:
-    """How many rows of an array belong to each rank, and how many elements a row has."""
+    """The number of rows of an array that belong to each rank, and the number of elements in a row."""
     if array.ndim == 0:
         raise UsageError("x is a scalar; it needs a first dimension, whose rows are split between the ranks")
     row = math.prod(array.shape[1:])

@@ -18,7 +18,7 @@ __all__ = ["Traffic", "TrafficCounter"]
 
 @result
 class Traffic(Result):
-    """What this rank has exchanged with one peer in the calls of one collective, or in its `send`s or `recv`s.
+    """The traffic of this rank with one peer, in the calls of one collective, or in its `send`s or `recv`s.
 
     `calls` counts those in which the two exchanged something, if only an empty message.
     """

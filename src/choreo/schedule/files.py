@@ -46,7 +46,7 @@ _ARRAY = re.compile(
 
 
 class _Header(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """What the archive holds besides the columns."""
+    """The contents of the archive besides the columns."""
 
     collective: str
     ranks: Annotated[int, Meta(ge=1, le=MAX_RANKS)]

@@ -136,37 +136,37 @@ class Schedule:
 
     @property
     def contract(self) -> Collective:
-        """What the schedule promises."""
+        """The contract of the collective that the schedule implements."""
         return get_collective(self.collective)
 
     @property
     def ranks(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         return self.body.ranks - self.relays - self.switches
 
     @property
     def members(self) -> int:
-        """How many members send and receive: the ranks, then the relays, then the switches that reduce."""
+        """The number of members that send and receive: the ranks, then the relays, then the switches that reduce."""
         return self.body.ranks
 
     @property
     def num_chunks(self) -> int:
-        """How many chunks the vector is cut into."""
+        """The number of chunks that the vector is cut into."""
         return self.body.num_chunks
 
     @property
     def num_steps(self) -> int:
-        """How many steps there are."""
+        """The number of steps."""
         return self.body.num_steps
 
     @property
     def chunks_a_block(self) -> int:
-        """How many chunks make up one block of the contract."""
+        """The number of chunks in one block of the contract."""
         return self.num_chunks // self.contract.blocks(self.ranks)
 
     @property
     def num_transfers(self) -> int:
-        """How many transfers there are; they are counted by making them."""
+        """The number of transfers, counted by making them."""
         return sum(len(rows) for rows in self.blocks())
 
     def steps(self) -> Iterator[Transfers]:
@@ -195,11 +195,11 @@ class Schedule:
             raise ScheduleError(f"{self.collective} by {shown(self.algorithm)}: {error}", field=error.field) from None
 
     def held_before(self, low: int = 0, high: int | None = None) -> BoolColumn:
-        """Which members (rows) are given which of the chunks low to high - 1 (columns) by the contract."""
+        """A mask of chunks low to high - 1 (columns) that the contract gives to each member (rows)."""
         return self._held(self.contract.before, low, high)
 
     def held_after(self, low: int = 0, high: int | None = None) -> BoolColumn:
-        """Which members (rows) must end up with which of the chunks low to high - 1 (columns) by the contract.
+        """A mask of chunks low to high - 1 (columns) that each member (rows) must hold at the end.
 
         A chunk of weight 0 is empty, so no member has to end up with it.
         """
@@ -220,7 +220,7 @@ class Schedule:
         return carried
 
     def member_name(self, member: int) -> str:
-        """What a member is called: rank 3, relay 1, or switch 0."""
+        """The name of a member in messages: rank 3, relay 1, or switch 0."""
         for kind, number in (("rank", self.ranks), ("relay", self.relays)):
             if member < number:
                 return f"{kind} {member}"
@@ -229,7 +229,7 @@ class Schedule:
 
     @property
     def who(self) -> str:
-        """How many members of each kind there are: 4 ranks and 1 switch."""
+        """The members by kind, in words: 4 ranks and 1 switch."""
         kinds = [counted(self.ranks, "rank")]
         kinds += [counted(self.relays, "relay")] if self.relays else []
         kinds += [counted(self.switches, "switch", "switches")] if self.switches else []

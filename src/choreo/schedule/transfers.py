@@ -23,7 +23,7 @@ Scalar = TypeVar("Scalar", np.int64, np.bool_)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Move:
-    """What some ranks send in one step; the six values broadcast against each other.
+    """Transfers of one step, as six values or arrays that broadcast against each other.
 
     Rank `src` sends `count` consecutive chunks, the first of them `chunk`, from its work place (`from_input`: from
     its input) to the work place of rank `dst`, where they are stored or (`reduce`) added to what is there.

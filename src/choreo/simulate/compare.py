@@ -71,7 +71,7 @@ def read_result(path: Path) -> dict[str, Any]:
 
 
 def compare_results(before: dict[str, Any], after: dict[str, Any]) -> Comparison:
-    """What changed from one result to the other."""
+    """Compare two results: what changed from one to the other."""
     nothing = _Load(0.0, 0.0, 0.0)
     loads = [_loads(before), _loads(after)]
     changes = []

@@ -35,7 +35,7 @@ OF_MEDIUM = {"ici": "TPU"}
 
 @result
 class NcclSimulation(Bandwidths, Result):
-    """What NCCL chooses for a collective on a topology, the time it takes, and the bound beside it."""
+    """NCCL's choice for a collective on a topology, its time, and the bound beside it."""
 
     columns: ClassVar[tuple[str, ...]] = (
         "collective",
@@ -93,7 +93,7 @@ def simulate_nccl(
     root: int | None = None,
     forced: str | None = None,
 ) -> NcclSimulation:
-    """What NCCL would choose for a collective of `size_bytes` on a topology's devices, and the time it would take.
+    """Simulate NCCL: its choice for a collective of `size_bytes` on a topology's devices, and the time of the call.
 
     `forced` is what NCCL_ALGO and NCCL_PROTO would say: "Ring", "Tree,LL128".
 

@@ -138,21 +138,21 @@ class Simulation(Bandwidths, Result):
 
     @cached_property
     def time_s(self) -> float:
-        """When everything was done."""
+        """The time at which everything was done."""
         return max(float(finish.max(initial=0.0)) for finish in self.loads.rank_finish_s)
 
     @property
     def rank_finish_s(self) -> Floats:
-        """When each rank of the first collective was done; its switches are not ranks."""
+        """The time at which each rank of the first collective was done; its switches are not ranks."""
         return self.loads.rank_finish_s[0][: self.ranks]
 
     def job_time_s(self, job: int) -> float:
-        """How long one of several collectives took, from its own start."""
+        """The duration of one of several collectives, from its own start."""
         return float(self.loads.rank_finish_s[job].max(initial=0.0)) - self.jobs[job].start_s
 
     @property
     def collective_time_s(self) -> float:
-        """How long the first collective took."""
+        """The duration of the first collective."""
         return self.job_time_s(0)
 
     @cached_property
@@ -199,7 +199,7 @@ class Simulation(Bandwidths, Result):
 
     @cached_property
     def messages(self) -> Messages:
-        """What happened to every message."""
+        """The history of every message."""
         return self.kept if self.kept is not None else self._again()
 
     @property

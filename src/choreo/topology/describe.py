@@ -51,7 +51,7 @@ class DescribedTopology:
 
     @property
     def description(self) -> str:
-        """What its files say it is."""
+        """The description in the network's file."""
         return " ".join(one_line(file.description) for file in self.files if file.description)
 
 
@@ -157,7 +157,7 @@ def _distinct(rows: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], n
 
 
 def document(network: DescribedTopology) -> dict[str, object]:
-    """What `show --json` prints."""
+    """The document that `show --json` prints."""
     topology = network.topology
     return {
         "name": topology.name,
@@ -187,7 +187,7 @@ def document(network: DescribedTopology) -> dict[str, object]:
 
 
 def listed() -> list[dict[str, object]]:
-    """What `list --json` prints."""
+    """The document that `list --json` prints."""
     return [
         {
             "name": machine.name,
@@ -201,7 +201,7 @@ def listed() -> list[dict[str, object]]:
 
 
 def diameter(topology: Topology) -> int | None:
-    """How many links lie between the two devices that are farthest apart; None if finding out is expensive."""
+    """The number of links between the two devices that are farthest apart; None if finding out is expensive."""
     parts = [_block_diameter(block) for block in topology.blocks]
     return None if None in parts else sum(part for part in parts if part is not None)
 

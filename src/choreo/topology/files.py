@@ -64,14 +64,14 @@ class LinkEntry(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Source(msgspec.Struct, forbid_unknown_fields=True):
-    """Where a figure comes from."""
+    """The source of a figure."""
 
     figure: str
     source: str
 
 
 class TopologyFile(msgspec.Struct, forbid_unknown_fields=True):
-    """What a file may hold."""
+    """The fields of a topology file."""
 
     name: Name
     names: list[Name] = []

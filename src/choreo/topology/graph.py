@@ -73,7 +73,7 @@ class Links:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Paths:
-    """Which links each of n messages crosses: a row per message, padded with -1, in the order they are crossed.
+    """The links that each of n messages crosses: a row per message, padded with -1, in the order they are crossed.
 
     `share` is the fraction of the message that crosses each link, None if it is always the whole message. `latency_s`
     is the latency of the slowest path.

@@ -140,7 +140,7 @@ class _Gpu:
 
 @dataclass(slots=True)
 class _Machine:
-    """What has been read so far: nodes by name, and the bandwidth and latency of the links between them."""
+    """The part of the file read so far: nodes by name, and the bandwidth and latency of the links between them."""
 
     hosts: dict[str, int] = field(default_factory=dict)
     gpus: list[_Gpu] = field(default_factory=list)

@@ -68,17 +68,17 @@ class Topology:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """How many devices there are along each dimension, innermost first."""
+        """The number of devices along each dimension, innermost first."""
         return tuple(block.size for block in self.blocks)
 
     @property
     def num_devices(self) -> int:
-        """How many devices there are."""
+        """The number of devices."""
         return math.prod(self.sizes)
 
     @property
     def num_switches(self) -> int:
-        """How many switches there are."""
+        """The number of switches."""
         return sum(self.num_devices // block.size * block.switches for block in self.blocks)
 
     @property
@@ -88,18 +88,18 @@ class Topology:
 
     @property
     def reduces(self) -> Bools:
-        """Which nodes are switches that can reduce and multicast."""
+        """A mask of the nodes that are switches that can reduce and multicast."""
         marks = [np.zeros(self.num_devices, np.bool_)]
         marks += [np.tile(block.reduces, self.num_devices // block.size) for block in self.blocks]
         return np.concatenate(marks)
 
     def dimension_of_links(self) -> Ints:
-        """Which block each link belongs to."""
+        """The block that each link belongs to."""
         counts = [self.num_devices // block.size * len(block.links) for block in self.blocks]
         return np.repeat(np.arange(len(self.blocks)), counts)
 
     def node_name(self, node: int) -> str:
-        """What a node is called: by its file, or by its number."""
+        """The name of a node: from its file, or its number."""
         if len(self.blocks) == 1 and self.blocks[0].names:
             return self.blocks[0].names[node]
         devices = len(self.slowdown)

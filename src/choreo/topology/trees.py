@@ -48,7 +48,7 @@ def fat_tree(
 
 
 def fat_tree_links(sizes: Sequence[int], spines: int = 1) -> int:
-    """How many links a fat tree has, without making it.
+    """The number of links in a fat tree, without making it.
 
     >>> fat_tree_links((8, 4), spines=2) == len(fat_tree((8, 4), "50GB/s", "1us", spines=2).links)
     True
@@ -84,11 +84,11 @@ class _Tree:
         self.num_links = step
 
     def planes(self, level: int) -> int:
-        """How many switches each group of a level has."""
+        """The number of switches in each group of a level."""
         return 1 if level == 0 else self.spines
 
     def lines(self, level: int) -> int:
-        """How many links go up to a level's switches."""
+        """The number of links that go up to a level's switches."""
         return self.groups[level - 1] * self.planes(level - 1) * self.spines
 
     def node(self, level: int, group: Ints, plane: Ints) -> Ints:

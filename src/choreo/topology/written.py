@@ -34,7 +34,7 @@ class Placement:
 
 
 def place(topology: Topology, placement: str | None, ranks: int | None) -> Placement:
-    """Where the ranks are: on the devices of the placement, on the first few, or on all."""
+    """The devices of the ranks: those of the placement, the first few, or all."""
     if ranks is not None and ranks < 1:
         raise UsageError(f"there must be at least 1 rank, not {ranks}")
     if placement is not None:

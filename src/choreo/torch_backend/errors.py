@@ -10,7 +10,7 @@ __all__ = ["ProcessGroupError", "torch_error"]
 
 
 class ProcessGroupError(dist.DistBackendError):
-    """What went wrong in a call of a process group. `ranks` are the ranks of the group that failed."""
+    """The error of a call of a process group. `ranks` are the ranks of the group that failed."""
 
     def __init__(self, message: str, ranks: frozenset[int] = frozenset()) -> None:
         super().__init__(message)

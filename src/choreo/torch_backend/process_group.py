@@ -98,7 +98,7 @@ class ProcessGroup(Messages, Collectives):
     supports_splitting = supports_coalescing = supports_time_estimate = False
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """How long further calls may take."""
+        """Set the timeout of further calls."""
         self.comm.timeout_s = timeout.total_seconds()
 
     _set_default_timeout = set_timeout

@@ -58,7 +58,7 @@ class Work(dist.Work):
         return self.is_completed() and self.exception() is None
 
     def exception(self) -> Any:
-        """What went wrong, if the call is over and something did."""
+        """The error of the call, if it is over and failed."""
         if not all(call.done() for call in self._calls):
             return None
         try:

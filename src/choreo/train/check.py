@@ -43,7 +43,7 @@ def check_config(config: TrainConfig, ranks: int, whole: Workload | None = None)
 
 
 def left_out(model: Model, seq: int) -> str:
-    """What a model has that is not built, in words; "" if nothing.
+    """The parts of a model that are not built, in words; "" if there are none.
 
     >>> from choreo.workload import get_model
     >>> left_out(get_model("deepseek-v3"), 64), left_out(get_model("llama3-8b"), 64)

@@ -77,7 +77,7 @@ class TrainConfig:
 
     @staticmethod
     def from_json(text: str) -> TrainConfig:
-        """What `to_json` wrote."""
+        """Read the output of `to_json`."""
         found = json.loads(text)
         model: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in found["model"].items()

@@ -17,7 +17,7 @@ __all__ = ["Prediction", "TrainingRun", "TrainingStep"]
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What `plan` predicts for a run on this machine."""
+    """The planner's prediction for a run on this machine."""
 
     time_s: float
     parts: Mapping[str, float]

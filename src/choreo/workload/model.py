@@ -217,7 +217,7 @@ class Model:
 
     @property
     def window_layers(self) -> int:
-        """How many layers have a window."""
+        """The number of layers that have a window."""
         return (self.layers - (self.layers // self.full_every if self.full_every else 0)) if self.window else 0
 
     def seen_keys(self, seq: float, *, windowed: bool) -> float:
@@ -232,12 +232,12 @@ class Model:
 
     @property
     def moe_layers(self) -> int:
-        """How many layers have experts."""
+        """The number of layers that have experts."""
         return self.layers // self.moe_every - self.dense_layers // self.moe_every if self.experts else 0
 
     @property
     def fused_scores(self) -> bool:
-        """Whether scores are what PyTorch's fused attention computes: neither capped nor with a sink."""
+        """Whether PyTorch's fused attention computes these scores: neither capped nor with a sink."""
         return not (self.score_cap or self.attention_sinks)
 
     # Parameters

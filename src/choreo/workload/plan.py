@@ -207,7 +207,7 @@ class Plan:
 
 
 def stage_layers(layers: int, pp: int, interleave: int = 1) -> tuple[tuple[int, ...], ...]:
-    """Which layers each virtual stage holds, in order of the data: stage v * pp + d is chunk v of device d.
+    """The layers of each virtual stage, in order of the data: stage v * pp + d is chunk v of device d.
 
     If layers do not divide evenly, the stages in the middle get one more: the first and the last also have the
     embedding and the output layer, and may have no layer at all.
@@ -229,7 +229,7 @@ def stage_layers(layers: int, pp: int, interleave: int = 1) -> tuple[tuple[int, 
 
 
 def listed_layers(split: str) -> tuple[int, ...]:
-    """How many layers each virtual stage has, if the split lists them; otherwise empty.
+    """The number of layers in each virtual stage, if the split lists them; otherwise empty.
 
     >>> listed_layers("3,2*3,0")
     (3, 2, 2, 2, 0)

@@ -37,7 +37,7 @@ KINDS = tuple(dict.fromkeys(ENTERING + LEAVING))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Entry:
-    """How much must cross, in units, and the side or the two sides that it leaves and enters; `lag_s` is in between."""
+    """The units that must cross, and the side or the two sides that they leave and enter; `lag_s` is in between."""
 
     units: int
     sides: tuple[Side, ...]

@@ -109,7 +109,7 @@ class Side:
 
 
 def turns(prepare_s: float, onward_s: float, count: int) -> Floats:
-    """When the first `count` messages with the same data can be prepared, if whoever received one also sends.
+    """The earliest times at which `count` messages with the same data can be prepared, if every receiver also sends.
 
     The next message of a device is ready `prepare_s` after the last, and a receiver's first one `onward_s` after that
     which it gets was ready.

@@ -70,7 +70,7 @@ class CpuCalibration(Result):
 
     @property
     def kernels(self) -> int:
-        """How many kernels were timed."""
+        """The number of kernels that were timed."""
         return len(self.times_s) * len(PROBES)
 
     @property
@@ -96,12 +96,12 @@ class CpuCalibration(Result):
 
     @property
     def operator_s(self) -> float:
-        """What one rank alone spends on an operator of a layer beside its arithmetic."""
+        """The time that one rank alone spends on an operator of a layer beside its arithmetic."""
         return self.cpu.shared[0].operator_s
 
     @property
     def collective_s(self) -> float:
-        """What a call of torch.distributed in a layer costs beside its bytes."""
+        """The cost of a torch.distributed call in a layer beside its bytes."""
         return self.cpu.collective_s
 
     def summary(self) -> str:

@@ -70,7 +70,7 @@ def predict(device: Device, kernels: Sequence[MeasuredKernel]) -> Array:
 
 
 def errors(device: Device, kernels: Sequence[MeasuredKernel], predicted_s: Array | None = None) -> FitErrors:
-    """How far the curves are from the measured times; kernels without a curve are left out.
+    """The errors of the curves against the measured times; kernels without a curve are left out.
 
     >>> from choreo.hardware import get_device
     >>> product = MeasuredKernel("gemm", 8192, 8192, 8192, "bf16", 1.7e-3, 650.0)

@@ -55,7 +55,7 @@ def fit_shared(times_s: Sequence[float], ranks: int) -> SharedCpu:
 
 
 def collective_s(times_s: Sequence[float]) -> float:
-    """What a call of a collective costs in a layer that has all else; at least what an operator costs."""
+    """The cost of a collective call in a layer that has all else; at least the cost of an operator."""
     return max(_time_of("whole", times_s), _time_of("cut", times_s) - _time_of("hollow", times_s))
 
 
@@ -65,7 +65,7 @@ def _time_of(kind: str, times_s: Sequence[float]) -> float:
 
 
 def cpu_errors(cpu: Cpu, times_s: dict[int, list[float]]) -> FitErrors:
-    """How far the curves are from the measured products and attention; memory-bound kernels are as measured."""
+    """The errors of the curves against measured products and attention; memory-bound kernels are as measured."""
     ratios = []
     for ranks, found in times_s.items():
         one = cpu.for_ranks(ranks)

@@ -51,7 +51,7 @@ class MeasuredKernel:
 
     @property
     def batch(self) -> int:
-        """How many products there are in a batched one."""
+        """The number of products in a batched one."""
         count = self.dtype.partition("x")[2]
         return int(count) if count.isdecimal() else 1
 

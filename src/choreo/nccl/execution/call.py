@@ -38,7 +38,7 @@ CHANNEL = (20e9, 24e9, 40e9, 55e9)
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """How a call runs: its time, and over how many channels."""
+    """The time of a call, and its number of channels."""
 
     time_s: float
     channels: int
@@ -110,5 +110,5 @@ class Call:
         return LL_ALONE * LL_BUS[self.system.gpu.generation.index] / 24
 
     def channels(self, threads_bytes: float) -> int:
-        """How many of the system's channels have enough work."""
+        """The number of the system's channels that have enough work."""
         return int(max(1, min(channels_of(self.system), self.size_bytes // threads_bytes)))

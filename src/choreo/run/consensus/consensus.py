@@ -17,7 +17,7 @@ MEMBERS = "members "  # prefix of the topics "which ranks stay in the next commu
 
 
 class Outcome(msgspec.Struct, array_like=True):
-    """What ranks decide when they build a new communicator: whether a step succeeded, whom they lost, and why."""
+    """A decision about building a new communicator: whether a step succeeded, whom the ranks lost, and why."""
 
     ok: bool
     lost: bytes = b""  # one bit per rank: thousands fit into an entry of the ledger

@@ -56,7 +56,7 @@ class StatusUpdate(msgspec.Struct, array_like=True, frozen=True, tag="status"):
 
 
 class HostReport(msgspec.Struct, array_like=True, frozen=True, tag="host"):
-    """What a rank sees on its host: the dead and stopped ranks, and the last call that each began, with its text."""
+    """A rank's report on its host: the dead and stopped ranks, and the last call that each began, with its text."""
 
     dead: tuple[int, ...]
     stopped: tuple[int, ...]
@@ -308,7 +308,7 @@ class ControlChannel:
         return rank in self.connections and self.connections[rank].is_cut_off()
 
     def status_of(self, rank: int) -> Status:
-        """What a rank says about itself."""
+        """The status that a rank has published."""
         reduced, returned = self.connections[rank].progress
         status = self.statuses.get(rank, Status())
         if status.reduced >= reduced and status.returned >= returned:

@@ -40,7 +40,7 @@ CUT_ONE_WAY = 100  # besides the executor's outcomes: a rank that sends, but rec
 
 
 class RankFailure(msgspec.Struct, array_like=True, frozen=True):
-    """What happened to one rank, and in which call."""
+    """The failure of one rank, and the call in which it failed."""
 
     rank: int
     outcome: int
@@ -49,7 +49,7 @@ class RankFailure(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Failure(msgspec.Struct, array_like=True, frozen=True):
-    """What all survivors of a failed call agree on."""
+    """The facts about a failed call that all survivors agree on."""
 
     failed: bytes  # one bit per rank
     cause: int
@@ -67,7 +67,7 @@ class Failure(msgspec.Struct, array_like=True, frozen=True):
 
 
 class _View(NamedTuple):
-    """What one rank sees of the others."""
+    """One rank's view of the others."""
 
     dead: frozenset[int]
     statuses: dict[int, Status]  # of all that are not dead
@@ -88,7 +88,7 @@ def agree_on_failure(
     *,
     wait_for_all_until_s: float | None = None,
 ) -> tuple[Failure, bool]:
-    """What has happened, as all survivors see it, and whether they agree. `status` is what this rank publishes.
+    """Agree with the other survivors on what happened. Also says whether all agree. `status` is this rank's own.
 
     On the side of a network partition that may not continue, nobody decides, and a rank gets what it sees itself.
     `wait_for_all_until_s` is for a call with `survive=True`: it waits for every rank until that time, and a rank that

@@ -67,7 +67,7 @@ class FailureDetector:
                 connection.send_progress(1, self.status.returned)
 
     def status_of(self, rank: int) -> Status:
-        """What a rank says about itself."""
+        """The status that a rank has published."""
         channel = self._channel_to(rank)
         if channel is not None:
             return channel.status_of(rank)
@@ -75,7 +75,7 @@ class FailureDetector:
         return Status() if theirs is None else segments.read_status(theirs)
 
     def gave_up(self, rank: int) -> tuple[int, int, int]:
-        """Why a rank's executor gave up, which rank it blames, and in which call."""
+        """The reason why a rank's executor gave up, the rank it blames, and the call."""
         channel = self._channel_to(rank)
         if channel is not None:
             return channel.connections[rank].gave_up

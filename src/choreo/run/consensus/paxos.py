@@ -50,7 +50,7 @@ class Acceptor(NamedTuple):
 
 
 class Promise(NamedTuple):
-    """What a voter had accepted when it promised a ballot."""
+    """A voter's promise of a ballot, with what it had accepted before."""
 
     voter: int
     accepted: int

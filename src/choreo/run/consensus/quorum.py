@@ -26,7 +26,7 @@ class Quorum(NamedTuple):
     rule: str = MAJORITY
 
     def votes(self, voters: Collection[int]) -> int:
-        """How many votes these hosts have.
+        """The number of votes that these hosts have.
 
         >>> Quorum(((0, 1), (2,))).votes([0])
         2
@@ -52,7 +52,7 @@ class Quorum(NamedTuple):
         return self.rule == ANY or self.is_enough(self.voters(ranks))
 
     def verdict(self, ranks: Iterable[int]) -> str:
-        """Why the hosts of these ranks may not decide.
+        """The reason why the hosts of these ranks may not decide.
 
         >>> Quorum(((0, 1), (2,))).verdict([2])
         'this side has 1 of 3 votes'

@@ -43,7 +43,7 @@ TEXT_BYTES = ENTRY_BYTES - _ENTRY.size
 
 
 class Cause(NamedTuple):
-    """Why a rank stopped: the executor's outcome, the rank that it blames, and the call."""
+    """The reason why a rank stopped: the executor's outcome, the rank that it blames, and the call."""
 
     rank: int
     outcome: int
@@ -52,7 +52,7 @@ class Cause(NamedTuple):
 
 
 class Status(msgspec.Struct, array_like=True, frozen=True):
-    """What a rank says about itself. In normal operation every field has its default."""
+    """The status of a rank, published by itself. In normal operation every field has its default."""
 
     cause: int = 0  # the executor's outcome, if the rank's call failed and it is in the consensus on why
     call: int = 0  # the number of that call
@@ -89,7 +89,7 @@ def read_status(theirs: mmap.mmap) -> Status:
 
 
 def gave_up(theirs: mmap.mmap) -> tuple[int, int, int]:
-    """Why a rank's executor gave up, which rank it blames, and in which call; zeros if it has not."""
+    """The reason why a rank's executor gave up, the rank it blames, and the call; zeros if it has not."""
     outcome, culprit, call = _OUTCOME.unpack_from(theirs, _OUTCOME_AT)
     return outcome, culprit, call
 

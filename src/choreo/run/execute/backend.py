@@ -22,7 +22,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class Executor(Protocol):
-    """What both executors offer; `twin` documents it."""
+    """The interface of both executors; `twin` documents it."""
 
     @property
     def Endpoint(self) -> type[twin.Endpoint]:  # noqa: N802 - a class

@@ -32,7 +32,7 @@ Failed: TypeAlias = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class DirectReadCost:
-    """What it costs to store, or to reduce, a byte that is read from another process's memory; measured.
+    """The measured cost of storing, or of reducing, a byte that is read from another process's memory.
 
     The unit is what it costs to stage a byte, and to store or reduce a staged one. Fewer than `min_bytes` that would
     be staged otherwise are not worth the system calls.
@@ -55,7 +55,7 @@ def direct_read_cost(vector_bytes: int, shares_cores: bool) -> DirectReadCost:
 
 @dataclass(frozen=True, slots=True)
 class CallSpec:
-    """What all ranks must agree on in a call: collective, sizes in elements, element type, operation and root."""
+    """The arguments that all ranks must agree on: collective, sizes in elements, element type, operation and root."""
 
     collective: str
     blocks: tuple[int, ...]  # elements of each block of the contract
@@ -142,7 +142,7 @@ def _direct_read_is_faster(traffic: Ints, costs: DirectReadCost, cores: int) -> 
 
 
 def edges_of(schedule: Schedule, blocks: tuple[int, ...], item_bytes: int) -> Ints:
-    """Where each chunk begins in the logical vector, in bytes: blocks of these sizes, each cut into even chunks."""
+    """The offset of each chunk in the logical vector, in bytes: blocks of these sizes, each cut into even chunks."""
     sizes = np.asarray(blocks, np.int64)
     starts = np.concatenate(([0], np.cumsum(sizes)))
     a_block = schedule.chunks_a_block

@@ -75,7 +75,7 @@ class Chooser:
         return price_of(counted, size_bytes, model).total_s
 
     def explain(self, collective: str, size_bytes: float) -> str:
-        """Which algorithm a call of this size takes, and why, in a few lines."""
+        """Explain the algorithm of a call of this size in a few lines."""
         get_collective(collective)
         if isinstance(size_bytes, bool) or not isinstance(size_bytes, Real) or not 0 <= size_bytes < 2**63:
             raise UsageError(f"the size must be a number of bytes, not {excerpt(size_bytes)}")
@@ -94,7 +94,7 @@ class Chooser:
         return f"{what}: {ranked[0][1]}, the cheapest by price with rank 0's constants ({constants}):\n{prices}"
 
     def to_json(self) -> bytes:
-        """What rank 0 sends to the others, so that they choose alike."""
+        """The constants as JSON. Rank 0 sends them to the others, so that all choose alike."""
         return msgspec.json.encode((self.constants, self.forced))
 
     @staticmethod

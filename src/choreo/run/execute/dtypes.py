@@ -17,7 +17,7 @@ BFLOAT16_BITS = np.dtype([(BFLOAT16, np.uint16)])
 
 
 class ReduceOp(enum.Enum):
-    """How the ranks' arrays are reduced; the names are those of torch.distributed.
+    """The reductions, with the names of torch.distributed.
 
     >>> ReduceOp.SUM.value
     'sum'

@@ -118,7 +118,7 @@ FRAME_BYTES = _PACKED_FRAME.size
 
 
 class Frame(NamedTuple):
-    """What stands before each range of bytes on a stream.
+    """The header of each range of bytes on a stream.
 
     >>> Frame.unpack(Frame(FRAME, 1, 7, 0, 4096).pack()).length
     4096
@@ -151,12 +151,12 @@ def offset_of(structure: np.dtype[Any], field: str) -> int:
 
 
 def channel_at(peer: int) -> int:
-    """Where in a segment the channel to a peer begins."""
+    """The offset in a segment of the channel to a peer."""
     return HEADER.itemsize + peer * CHANNEL.itemsize
 
 
 def staging_at(world_size: int) -> int:
-    """Where in a segment the staging begins.
+    """The offset in a segment of the staging area.
 
     >>> staging_at(2), staging_at(8)
     (20480, 45056)

@@ -34,7 +34,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """What one rank does: operations, the guards they refer to, and the memory that they need."""
+    """One rank's program: operations, the guards they refer to, and the memory that they need."""
 
     ops: npt.NDArray[np.void]
     guards: npt.NDArray[np.void]

@@ -137,7 +137,7 @@ class RankProcess:
         return f"rank {self.rank} (pid {self.pid})"
 
     def how_it_ended(self) -> str:
-        """How the process ended, as the end of a sentence."""
+        """The end of the process in words, as the end of a sentence."""
         assert self.code is not None
         if self.code >= 0:
             return f"ended with exit code {self.code}"

@@ -45,7 +45,7 @@ PRIVATE, REGISTERED, BUFFERED, WITHDRAWN = 0, 1, 2, 3
 
 @dataclass(slots=True, eq=False)
 class SenderMemory:
-    """Where a rank keeps what it sends: its segment, its buffers, and whether peers may read its private memory."""
+    """The memory of a rank's sent messages: its segment, its buffers, and whether peers may read its private memory."""
 
     segment: Any  # the map of it
     at: int  # its address in this process

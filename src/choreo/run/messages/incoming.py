@@ -56,7 +56,7 @@ class Incoming:
 
     @property
     def port(self) -> int:
-        """Where this rank listens."""
+        """The port that this rank listens on."""
         return int(self.listener.getsockname()[1])
 
     def is_full(self, peer: int) -> bool:
@@ -65,7 +65,7 @@ class Incoming:
 
     @property
     def next_expiry_s(self) -> float | None:
-        """When the first stranger's connection is closed; None if there is none."""
+        """The time at which the first stranger's connection is closed; None if there is none."""
         return self._strangers.next_expiry_s
 
     def accept(self) -> bool:

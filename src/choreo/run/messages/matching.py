@@ -36,7 +36,7 @@ NOT_TAKEN = "did not take it before the deadline"
 
 
 class Progress(Protocol):
-    """What moves messages on while somebody waits for them."""
+    """Makes progress on messages while somebody waits for them."""
 
     def wait(self, work: MessageWork, timeout: float | None) -> None:
         """Move messages until this work is done, or for this many seconds."""

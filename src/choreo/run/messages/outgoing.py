@@ -123,7 +123,7 @@ class Outgoing:
 
     @property
     def next_expiry_s(self) -> float | None:
-        """When the first handshake that is in progress is given up; None if there is none."""
+        """The time at which the first handshake in progress is given up; None if there is none."""
         return min((one.expires_s for one in self.connections.values() if one.handshake is not None), default=None)
 
     def expire(self, now_s: float) -> None:

@@ -89,7 +89,7 @@ class PointToPoint(MessageEndings):
 
     @property
     def port(self) -> int:
-        """Where ranks on other hosts connect to; 0 if there are none."""
+        """The port that ranks on other hosts connect to; 0 if there are none."""
         return 0 if self._sockets is None else self._sockets.port
 
     def connect(

@@ -48,7 +48,7 @@ class Entry(NamedTuple):
 
 
 class RingWriter:
-    """What this rank writes for a peer."""
+    """The writer's end of a ring: this rank's messages for a peer."""
 
     def __init__(self, ring: memoryview, words: Words, index: int, /) -> None:
         self._ring, self._words, self._index = ring, words, index
@@ -99,7 +99,7 @@ class RingWriter:
 
 
 class RingReader:
-    """What a peer has written for this rank."""
+    """The reader's end of a ring: a peer's messages for this rank."""
 
     def __init__(self, ring: memoryview, words: Words, index: int, /) -> None:
         self._ring, self._words, self._index = ring, words, index
@@ -147,7 +147,7 @@ class RingReader:
 
 
 def ring_ends(words: Words) -> tuple[type[RingReader], type[RingWriter]]:
-    """What reads and writes rings: compiled, if the words are."""
+    """The reader and writer of rings: compiled, if the words are."""
     compiled = None if type(words) is Words else import_compiled("choreo.run.messages._core")
     return (RingReader, RingWriter) if compiled is None else (compiled.RingReader, compiled.RingWriter)
 

@@ -65,12 +65,12 @@ class SocketMessages:
 
     @property
     def port(self) -> int:
-        """Where this rank listens."""
+        """The port that this rank listens on."""
         return self._incoming.port
 
     @property
     def shortage(self) -> str:
-        """Why this rank could not accept a connection; empty if it could."""
+        """The reason why this rank could not accept a connection; empty if it could."""
         return self._incoming.shortage
 
     def start(self, addresses: list[tuple[str, int]], key: bytes, remote: list[int], *, cipher: str = "") -> None:

@@ -46,7 +46,7 @@ def parse_header(head: bytes) -> tuple[int, int, int]:
 
 
 class MessageBytes:
-    """What follows the handshake on a connection, as plain bytes. No method waits: BlockingIOError instead."""
+    """The messages of a connection as plain bytes, after the handshake. No method waits: BlockingIOError instead."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -109,7 +109,7 @@ class SealedBytes(MessageBytes):
 
 
 def message_bytes(sock: socket.socket, cipher: str, keys: RecordKeys) -> MessageBytes:
-    """What follows the handshake on a connection: sealed, unless there is no cipher."""
+    """The messages of a connection after the handshake: sealed, unless there is no cipher."""
     return SealedBytes(sock, cipher, keys) if cipher else MessageBytes(sock)
 
 

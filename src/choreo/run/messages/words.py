@@ -75,7 +75,7 @@ class Words:
             self._ours[peer][BELL] += 1
 
     def bells(self) -> int:
-        """How often all doorbells have rung."""
+        """The number of times that all doorbells have rung."""
         return self._woken + sum(theirs[BELL] for theirs in self._theirs.values())
 
     def wait(self, bells: int, seconds: float, /) -> None:
@@ -120,7 +120,7 @@ def read_process(into: memoryview, pid: int, address: int, /) -> None:
 
 
 class MessageCore(Protocol):
-    """What this module and its compiled twin both offer."""
+    """The interface of this module and its compiled twin."""
 
     Words: type[Words]
 

@@ -34,7 +34,7 @@ class JointBootstrap(Bootstrap, Protocol):
 
     @property
     def network(self) -> NetworkConfig | None:
-        """How other hosts reach this rank; None if they cannot."""
+        """This rank's address for other hosts; None if they cannot reach it."""
         ...
 
     def give_up(self, error: BaseException) -> NoReturn:
@@ -64,7 +64,7 @@ def connect_and_commit(bootstrap: JointBootstrap, timeout_s: float, quorum: str)
 
 
 def own_network_config(job: JobAddress, deadline: Deadline, *, sealed: bool) -> NetworkConfig | None:
-    """How ranks on other hosts reach this process; None without a secret, or if the job's address is unknown."""
+    """This process's address for ranks on other hosts; None without a secret, or if the job's address is unknown."""
     if job.secret is None:
         return None
     with suppress(OSError):

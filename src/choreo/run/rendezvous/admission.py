@@ -67,7 +67,7 @@ class AdmissionServer:
         self._joiner_lost = ""
 
     def waiting(self) -> int:
-        """How many processes have asked to join. Does not wait, except for one that is just saying who it is."""
+        """The number of processes that have asked to join. Waits only for one that is just saying who it is."""
         end = Deadline.after(REQUEST_S)
         self._server.poll(Deadline.after(1e-6))
         while self._server.in_handshake and not end.passed:
@@ -207,7 +207,7 @@ def open_admission(
 
 
 def find_admission(job: JobAddress, others: Sequence[tuple[str, int]] = (), attempt: int = 0) -> CoordinatorAddress:
-    """Where the job admits new processes: at its address, or at one of the others, which are tried in turn."""
+    """Find where the job admits new processes: at its address, or at one of the others, which are tried in turn."""
     if job.secret is not None:
         places = [(job.address, job.port), *(place for place in others if place != (job.address, job.port))]
         address, port = places[attempt % len(places)]

@@ -47,7 +47,7 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class JobAddress:
-    """Where a running job admits new processes, and the secret that they must prove."""
+    """The address where a running job admits new processes, and the secret that they must prove."""
 
     address: str
     port: int
@@ -116,7 +116,7 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
 def given_or_environment(
     rank: int | None, world_size: int | None, address: str | None, secret: str | bytes | None
 ) -> Environment:
-    """What the caller gives, and the rest from the environment."""
+    """The caller's values, and the rest from the environment."""
     if (rank is None) != (world_size is None):
         raise UsageError(f"rank is {rank} and world_size is {world_size}; give both, or neither")
     found = _set(None)
@@ -135,7 +135,7 @@ def given_or_environment(
 
 
 def read_job_address(variables: Mapping[str, str] | None = None) -> JobAddress:
-    """Where the job's rendezvous is, for a process that has no rank yet: RANK and WORLD_SIZE do not matter."""
+    """The address of the job's rendezvous, for a process that has no rank yet: RANK and WORLD_SIZE do not matter."""
     found = _set(variables)
     known = (names for names in (_TORCHRUN, *_MPIRUN) if names.rank in found)
     names = next(known, _MPIRUN[0] if "PMIX_NAMESPACE" in found else _TORCHRUN)

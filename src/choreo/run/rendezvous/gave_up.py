@@ -29,7 +29,7 @@ _attempts = itertools.count()  # of this process
 
 
 class _Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """When rank 0 gave up, in seconds since boot, and why."""
+    """The note: when rank 0 gave up, in seconds since boot, and why."""
 
     at_s: float
     reason: str

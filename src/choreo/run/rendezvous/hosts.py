@@ -100,7 +100,7 @@ class _Probe:
         return self
 
     def make(self) -> bytes:
-        """What the file has in it, and its name; without a name if there is no shared memory to make it in."""
+        """Make the file, and return its content and name; without a name if there is no shared memory to make it in."""
         _sweep()
         token = secrets.token_bytes(PROBE_BYTES)
         name = f"{PROBE}-{pid_namespace()}-{os.getpid()}-{start_time(os.getpid())}-{secrets.token_hex(8)}"

@@ -47,7 +47,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class CoordinatorRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where rank 0 listens, its secret, and which process it is."""
+    """Rank 0's address, its secret, and its process."""
 
     pid: int
     started: int

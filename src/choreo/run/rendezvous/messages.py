@@ -76,14 +76,14 @@ class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Abort(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Why the rendezvous has failed, and which ranks caused it."""
+    """The reason why the rendezvous has failed, and the ranks that caused it."""
 
     reason: Reason
     ranks: Annotated[list[Rank], msgspec.Meta(max_length=MAX_RANKS)]
 
 
 class Leave(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Why a rank leaves; empty if it is simply done."""
+    """The reason why a rank leaves; empty if it is simply done."""
 
     reason: Reason
 
@@ -97,7 +97,7 @@ class AdmissionRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Admission(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a joining process needs: its rank, the numbers of all, timeouts, how to choose algorithms, the quorum."""
+    """The data for a joining process: its rank, the numbers of all, timeouts, how to choose algorithms, the quorum."""
 
     rank: Rank
     ranks: Annotated[tuple[Rank, ...], msgspec.Meta(min_length=1, max_length=MAX_RANKS)]  # `Communicator.ranks`
@@ -129,7 +129,7 @@ _LENGTH = struct.Struct(">I")
 
 
 def blob_limit_bytes(world_size: int) -> int:
-    """How many bytes each rank may bring to one exchange."""
+    """The number of bytes that each rank may bring to one exchange."""
     return (MAX_FRAME_BYTES - _ALL.size) // world_size - max(_LENGTH.size, _BLOB.size)
 
 

@@ -36,7 +36,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 0.25
 
 
 class CoordinatorAddress(NamedTuple):
-    """Where the coordinator listens, and the secret to prove to it."""
+    """The coordinator's address, and the secret to prove to it."""
 
     address: str
     port: int
@@ -203,7 +203,7 @@ class _Receiver:
         return frame.payload
 
     def last_words(self) -> RendezvousError:
-        """What rank 0 said before the connection broke, or else that it broke."""
+        """The last thing that rank 0 said before the connection broke, or else that it broke."""
         try:
             self._raise(*self._connection.receive(Deadline.after(FAREWELL_S)))
         except FrameError:

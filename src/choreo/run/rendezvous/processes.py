@@ -12,7 +12,7 @@ __all__ = ["is_alive", "is_stopped", "start_time"]
 
 
 def start_time(pid: int) -> int:
-    """When a process was started, in the kernel's ticks since boot; 0 if there is no such process.
+    """The start time of a process, in the kernel's ticks since boot; 0 if there is no such process.
 
     Pids are used again; a pid together with a start time is not. A zombie counts as gone. An OSError if this process
     has no descriptor to find out with.

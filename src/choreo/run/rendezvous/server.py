@@ -133,7 +133,7 @@ class Server:
         self._selector.close()
 
     def refusals(self) -> str:
-        """Which clients were refused and why, as the end of a sentence."""
+        """The refused clients and the reasons, as the end of a sentence."""
         if self._shortage:
             return f"; a connection could not be accepted: {self._shortage}"
         if not self._refused:

@@ -26,7 +26,7 @@ _NUMBER = struct.Struct(">Q")
 
 
 class FrameKind(enum.IntEnum):
-    """What a frame contains."""
+    """The kinds of frames."""
 
     JOIN = 1  # a rank registers with rank 0
     WELCOME = 2  # rank 0 sends the list of members
@@ -78,7 +78,7 @@ class FrameReader:
         self._broken: FrameError | None = None
 
     def frame_bytes(self, payload_bytes: int) -> int:
-        """How long a frame with a payload of this many bytes (at least one) is on the wire."""
+        """The length on the wire of a frame with a payload of this many bytes (at least one)."""
         return _HEADER.size + payload_bytes + (SEAL_BYTES if self._cipher is None else 2 * TAG_BYTES)
 
     def feed(self, data: bytes) -> list[SealedFrame]:

@@ -59,7 +59,7 @@ class ServerHandshake:
 
     @property
     def needs_bytes(self) -> int:
-        """How many bytes are still to come; no more may be read."""
+        """The number of bytes still to come; no more may be read."""
         return ANSWER_BYTES - len(self._answer)
 
     def feed(self, data: bytes) -> tuple[bytes, FrameReader, FrameWriter] | None:

@@ -76,7 +76,7 @@ class RecordCipher:
         return out.raw
 
     def open(self, record: bytes | bytearray | memoryview) -> bytes:
-        """What is in the next record; AlteredError if it is not the next record."""
+        """Open the next record; AlteredError if it is not the next record."""
         length = len(record) - TAG_BYTES
         out, sealed = ctypes.create_string_buffer(length + TAG_BYTES), _address(record)
         into = ctypes.addressof(out)

@@ -23,7 +23,7 @@ START_S = 20.0  # in which a thread begins
 
 
 class _Started(threading.Event):
-    """What `Thread.start` waits for; if the thread finds no memory when it begins, that never comes."""
+    """The event that `Thread.start` waits for. It never comes if the new thread finds no memory when it begins."""
 
     given_up = False  # nobody waits any more: a thread that begins now must end at once
     never = False  # the thread has ended, and had not begun
@@ -38,7 +38,7 @@ class _Started(threading.Event):
 
 
 class _Beginning:
-    """What a new thread calls first. Only the thread has it, so if it is dropped before that, the thread has ended."""
+    """The first call of a new thread. Only the thread holds it: if it is dropped uncalled, the thread has ended."""
 
     def __init__(self, begin: Callable[[], None], started: _Started) -> None:
         self._begin, self._started = begin, started

@@ -72,7 +72,7 @@ class Strangers(Generic[Stranger]):
 
     @property
     def next_expiry_s(self) -> float | None:
-        """When the time of the oldest is up; None if there are no strangers."""
+        """The time at which the oldest stranger expires; None if there are no strangers."""
         oldest_s = next(iter(self._came_s.values()), None)
         return None if oldest_s is None else oldest_s + self._patience_s
 

@@ -56,7 +56,7 @@ _CLIENT = struct.Struct(">II")  # rank, and which connection: 0 is control, the 
 
 @dataclass(frozen=True, slots=True)
 class NetworkConfig:
-    """How other hosts reach a rank: its address, and the secret that only its job holds."""
+    """A rank's address for other hosts, and the secret that only its job holds."""
 
     address: str
     secret: bytes = field(repr=False)
@@ -273,7 +273,7 @@ class _Client:
 
     @property
     def needs_bytes(self) -> int:
-        """How many bytes may be read: of the handshake, or of the frame that says who it is."""
+        """The number of bytes that may be read: of the handshake, or of the frame that says who it is."""
         if self.sealed is None:
             return self.handshake.needs_bytes
         return self.sealed.reader.frame_bytes(_CLIENT.size) - self.received

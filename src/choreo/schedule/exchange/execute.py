@@ -20,7 +20,7 @@ OWN = -1  # in `Value.parts`: the rank's own input
 
 @dataclass(slots=True, eq=False)
 class Value:
-    """What a place holds: the sum of some ranks' contributions to a chunk.
+    """The contents of a place: the sum of some ranks' contributions to a chunk.
 
     `once` and `twice` are sets of ranks as bits. `parts` is what it was made of at its rank: crossings by number, and
     `OWN`. `bad` tells why it is no such sum, and `kind` in a word.

@@ -61,7 +61,7 @@ class Layout:
 
 
 def foreign_name(schedule: Schedule, tool: str) -> str:
-    """What other tools call the schedule's collective; an error if they do not have it."""
+    """The other tools' name for the schedule's collective; an error if they do not have it."""
     name = NAMES.get(schedule.collective)
     if name is None:
         raise RefusedError(f"{tool} has no collective like {schedule.collective}; it has {', '.join(sorted(NAMES))}")
@@ -130,7 +130,7 @@ def _needs(steps: list[Transfers], ranks: int) -> tuple[list[set[int]], list[set
 
 @dataclass(slots=True)
 class _Cells:
-    """Where each rank has each chunk: its input, a copy of that, its work place, and its value now."""
+    """The locations of each chunk at each rank: its input, a copy of that, its work place, and its value now."""
 
     inputs: list[dict[int, Cell]]
     copies: list[dict[int, Cell]]

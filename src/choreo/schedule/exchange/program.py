@@ -102,7 +102,7 @@ class Program:
 
     @property
     def contract(self) -> Collective:
-        """What the program promises."""
+        """The contract of the collective that the program implements."""
         return get_collective(self.collective)
 
 

@@ -19,7 +19,7 @@ KERNELS = ("roofline", "curve")
 def durations_of(
     graph: ExecutionGraph, device: Device | None, kernels: str = "roofline", *, known: bool = True
 ) -> Floats:
-    """How long each node computes; 0 for communication. A `device` gives the time of nodes whose work is known.
+    """The compute time of each node; 0 for communication. A `device` gives the time of nodes whose work is known.
 
     The roofline is the larger of the work at peak speed and the bytes at memory bandwidth. The curve is what kernels of
     that size reach on the device, including launch and clock. With `known`, a node without a time is refused.

@@ -44,7 +44,7 @@ class FoldedGraph:
 
     @cached_property
     def copies(self) -> Ints:
-        """How many ranks each rank stands for."""
+        """The number of ranks that each rank stands for."""
         return np.bincount(self.stands_in, minlength=len(self.stands_in))
 
 

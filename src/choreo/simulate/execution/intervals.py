@@ -34,7 +34,7 @@ class Covered:
         self.total_s = sums_by_rank(self._rank, lengths, ranks)
 
     def between(self, rank: Ints, start_s: Floats, end_s: Floats) -> Floats:
-        """How much of each of these intervals is covered at its rank.
+        """The part of each of these intervals that is covered at its rank.
 
         >>> covered = Covered(np.array([0, 0]), np.array([0.0, 4.0]), np.array([2.0, 6.0]), ranks=1)
         >>> covered.between(np.array([0]), np.array([1.0]), np.array([5.0]))

@@ -33,7 +33,7 @@ NODE, MEMBER, CALL = 0, 1, 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Times:
-    """When each node was ready, began and was done, and the node that each waited for last (-1 for none).
+    """For each node, when it was ready, began and ended, and the node that it waited for last (-1 for none).
 
     The nodes of a call begin together, when the last of its ranks has arrived and the group is free.
     """

@@ -116,44 +116,44 @@ class WorkloadSimulation(Result):
 
     @property
     def ranks(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         return self.graph.ranks
 
     @property
     def nodes(self) -> int:
-        """How many nodes ran."""
+        """The number of nodes that ran."""
         return int(self.copies[self.graph.rank].sum())
 
     @cached_property
     def copies(self) -> npt.NDArray[np.int64]:
-        """How many ranks each rank stands for: ranks that do the same at the same time are kept once."""
+        """The number of ranks that each rank stands for: ranks that do the same at the same time are kept once."""
         if self.stands_in is None:
             return np.ones(self.ranks, np.int64)
         return np.bincount(self.stands_in, minlength=self.ranks)
 
     @cached_property
     def time_s(self) -> float:
-        """When everything was done."""
+        """The time at which everything was done."""
         return float(self.times.end_s.max(initial=0.0))
 
     @property
     def compute_s(self) -> float:
-        """How long an average rank computed."""
+        """The time that an average rank computed."""
         return float(self.by_rank["compute_s"].mean())
 
     @property
     def communication_s(self) -> float:
-        """How long an average rank had communication in progress, hidden or exposed."""
+        """The time that an average rank had communication in progress, hidden or exposed."""
         return float(self.by_rank["communication_s"].mean())
 
     @property
     def exposed_s(self) -> float:
-        """How long an average rank only communicated, or waited for others in a collective."""
+        """The time that an average rank only communicated, or waited for others in a collective."""
         return float(self.by_rank["exposed_s"].mean())
 
     @property
     def idle_s(self) -> float:
-        """How long an average rank did neither."""
+        """The time that an average rank neither computed nor communicated."""
         return float(self.by_rank["idle_s"].mean())
 
     @cached_property
@@ -276,7 +276,7 @@ class WorkloadSimulation(Result):
 
     @cached_property
     def exposed_by_node(self) -> Floats:
-        """How long each communication node was what its rank waited for; of several at once the first counts."""
+        """The time that each communication node was what its rank waited for; of several at once the first counts."""
         graph, times = self.graph, self.times
         found = np.zeros(len(graph))
         talks = np.flatnonzero(graph.call >= 0)

@@ -50,7 +50,7 @@ class Foldable(Protocol):
 
 @dataclass(slots=True)
 class Runner:
-    """What a workload runs on, and how: the device of each rank, the rule for algorithms, the order of calls."""
+    """The context of a workload's run: the device of each rank, the rule for algorithms, the order of calls."""
 
     topology: Topology
     devices: Ints

@@ -96,7 +96,7 @@ class Loads:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Messages:
-    """What happened to every message, as columns.
+    """The history of every message, as columns.
 
     `ready_cause`, `start_cause` and `write_cause` say what a message waited for last before it could be sent, started
     and written: 3 m if for message m to be written, 3 m + 1 if for it to leave its port, 3 m + 2 if for the sender that
@@ -141,7 +141,7 @@ class Messages:
         return self.route_receive_s[self.route if some is None else self.route[some]]
 
     def alone_s(self, some: Ints | None = None) -> Floats:
-        """How long messages, all or some, would have taken to send without contention."""
+        """The time that messages, all or some, would have taken to send without contention."""
         which = slice(None) if some is None else some
         with np.errstate(over="ignore"):  # a run that takes for ever is refused by its time
             found: Floats = self.bytes[which] / self.alone_bytes_per_s[self.route[which]]
@@ -296,7 +296,7 @@ def _ports(topology: Topology, start: Ints, end: Ints, routes: Routes, *, in_ord
 
 
 def costs_of(topology: Topology, start: Ints, end: Ints) -> list[Floats]:
-    """What a message between two nodes costs them: see `_costs`."""
+    """The cost of a message between two nodes at its ends: see `_costs`."""
     if not (topology.links.overhead_s.any() or topology.links.gap_s.any()):
         return [np.zeros(len(start))] * 4
     return _costs(topology, start, end, topology.routes(start, end))

@@ -15,7 +15,7 @@ __all__ = ["busiest_link_s", "time_within"]
 
 
 def time_within(job: Placed, topology: Topology, until_s: float = math.inf) -> float:
-    """When a job is done, if by `until_s`; otherwise a lower bound on that time, later than `until_s`.
+    """The finish time of a job if it is at most `until_s`; otherwise a lower bound on it, later than `until_s`.
 
     >>> from choreo import build, get_topology
     >>> from choreo.simulate.jobs import Job, placed

@@ -18,7 +18,7 @@ __all__ = ["packet_time_within"]
 
 
 def packet_time_within(job: Placed, topology: Topology, settings: Packets, until_s: float = math.inf) -> float:
-    """When a job is done, if by `until_s`; otherwise a lower bound on that time, later than `until_s`.
+    """The finish time of a job if it is at most `until_s`; otherwise a lower bound on it, later than `until_s`.
 
     >>> from choreo import build, get_topology
     >>> from choreo.simulate.jobs import Job, placed

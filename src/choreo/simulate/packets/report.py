@@ -127,17 +127,17 @@ class PacketReport(Result):
 
     @property
     def routing(self) -> str:
-        """How paths are chosen."""
+        """The choice of paths."""
         return self.settings.routing
 
     @property
     def control(self) -> str:
-        """How senders learn about congestion."""
+        """The congestion control of senders."""
         return self.settings.control
 
     @property
     def recovery(self) -> str:
-        """How lost packets are retransmitted."""
+        """The retransmission of lost packets."""
         return self.settings.sends_again
 
     @property
@@ -147,17 +147,17 @@ class PacketReport(Result):
 
     @property
     def marks(self) -> int:
-        """How many packets were marked."""
+        """The number of marked packets."""
         return sum(port.marks for port in self.ports)
 
     @property
     def drops(self) -> int:
-        """How many packets were dropped."""
+        """The number of dropped packets."""
         return sum(port.drops for port in self.ports)
 
     @property
     def pauses(self) -> int:
-        """How often a port was paused."""
+        """The number of times that a port was paused."""
         return sum(port.pauses for port in self.ports)
 
     @property

@@ -151,7 +151,7 @@ class Packets:
 
     @property
     def sends_again(self) -> str:
-        """How lost packets are retransmitted; "" if none are lost."""
+        """The retransmission of lost packets; "" if none are lost."""
         if self.lossless:
             return ""
         return self.recovery or ("selective_repeat" if self.routing == "spray" else "go_back_n")

@@ -213,7 +213,7 @@ class CudaWork(dist.Work):
         return self.is_completed() and self._error is None
 
     def exception(self) -> Exception | None:
-        """What went wrong, if the call is over and something did."""
+        """The error of the call, if it is over and failed."""
         return self._error if self._over.is_set() else None
 
     def synchronize(self) -> None:

@@ -87,7 +87,7 @@ class Chunks:
 
 
 def held_by(trainer: Trainer, steps: int) -> dict[str, Chunks]:
-    """What a rank holds: its parameters, and Adam's two moments, created if they do not exist yet.
+    """The tensors of a rank: its parameters, and Adam's two moments, created if they do not exist yet.
 
     Adam counts `steps` from here on.
     """

@@ -129,7 +129,7 @@ class Members:
                 return words.tobytes()[:length]
 
     def waiting(self) -> int:
-        """How many processes wait to be admitted, if this rank is the one that knows, and there is room."""
+        """The number of processes that wait to be admitted, if this rank is the one that knows, and there is room."""
         assert self.comm is not None
         room = self.wanted - len(self.live)
         if room < 1:

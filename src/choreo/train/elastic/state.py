@@ -100,7 +100,7 @@ def unpack_optimizer(optimizer: Any, parameters: Sequence[nn.Parameter], data: b
 
 
 def pack_settings(optimizer: Any, also: Sequence[Any]) -> bytes:
-    """What else a new rank needs: the optimizer's hyperparameters, and the states of other objects."""
+    """The other things that a new rank needs: the optimizer's hyperparameters, and the states of other objects."""
     groups = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
     file = io.BytesIO()
     torch.save([groups, [one.state_dict() for one in also]], file)

@@ -19,7 +19,7 @@ __all__ = ["Dlrm", "tables_of"]
 
 
 def tables_of(net: Recommender, ranks: int) -> list[list[int]]:
-    """Which tables each rank has: the largest first, each to the rank with the fewest rows so far.
+    """The tables of each rank: the largest first, each to the rank with the fewest rows so far.
 
     >>> tables_of(Recommender("small", (9, 1, 5, 4), 4, 2, (4,), (1,)), 2)
     [[0, 1], [2, 3]]

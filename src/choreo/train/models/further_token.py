@@ -36,7 +36,7 @@ class FurtherToken(nn.Module):
         self.block = Block(make, model, layer, recompute)
 
     def forward(self, x: Tensor, embedded: Tensor, turns: Turns | None) -> Tensor:
-        """What the output layer reads, from what it read of the token before and the embedding of this one."""
+        """The output layer's input, from its input for the token before and the embedding of this one."""
         joined = torch.cat((self.stream_norm(x), self.token_norm(embedded)), dim=-1)
         return self.norm(self.block(self.join(joined), turns))
 

@@ -18,7 +18,7 @@ STD = 0.02  # of initial weights
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Which part of a whole parameter a rank has: `size` rows of `dim` from `start`; dim -1 is all of it."""
+    """The part of a whole parameter that a rank holds: `size` rows of `dim` from `start`; dim -1 is all of it."""
 
     name: str
     shape: tuple[int, ...]

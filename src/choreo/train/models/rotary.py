@@ -18,7 +18,7 @@ SCALED_BELOW, SCALED_NOT_ABOVE, FIRST_LENGTH = 1.0, 4.0, 8192
 
 
 def rotary_dim(model: Model) -> int:
-    """How many features of a head are turned.
+    """The number of features of a head that are turned.
 
     >>> from choreo.workload import get_model
     >>> [rotary_dim(get_model(name)) for name in ("llama3-8b", "gpt-neox-20b", "deepseek-v3", "gpt2-124m")]

@@ -109,7 +109,7 @@ class Mesh:
         return self.groups.get(axis)
 
     def axis_of(self, group: Any, collective: str = "") -> str:
-        """What a group is for, as a plan's figures name it; if it has several uses, what this collective is for."""
+        """The purpose of a group, as a plan's figures name it; if it has several, the purpose of this collective."""
         axes = [axis for axis, one in self.groups.items() if one is group]
         if not axes:
             return "all" if self.grouped else "dp"

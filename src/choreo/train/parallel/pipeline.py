@@ -23,7 +23,7 @@ SEVERAL_STAGES = {"interleaved": "ScheduleInterleaved1F1B", "zero-bubble": "Sche
 
 
 class Timer(Protocol):
-    """What is notified of passes."""
+    """The observer that is notified of passes."""
 
     def passing(self, kind: str, micro_batch: int, chunk: int = 0) -> AbstractContextManager[None]:
         """Around a pass."""

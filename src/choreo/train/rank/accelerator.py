@@ -16,7 +16,7 @@ __all__ = ["Accelerator"]
 
 
 class Accelerator:
-    """What a rank trains on: "cpu", or "cuda". With more ranks than GPUs, ranks share them."""
+    """The device that a rank trains on: "cpu", or "cuda". With more ranks than GPUs, ranks share them."""
 
     def __init__(self, kind: str) -> None:
         self.on_gpu = kind == "cuda"
@@ -43,7 +43,7 @@ class Accelerator:
         return torch.cuda.max_memory_reserved() if self.on_gpu else peak_bytes()
 
     def peak_flops_per_s(self, precision: str, ranks: int) -> float:
-        """What all ranks could compute: a GPU's peak from the catalogue, or one core's best matmul times the cores."""
+        """The peak of all ranks: a GPU's peak from the catalogue, or one core's best matmul times the cores."""
         if self.on_gpu:
             used = min(ranks, torch.cuda.device_count())
             try:

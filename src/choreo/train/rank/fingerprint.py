@@ -18,7 +18,7 @@ __all__ = ["compare_fingerprints", "fingerprint"]
 
 
 def fingerprint(config: TrainConfig) -> dict[str, str]:
-    """What must be equal on all ranks, each part under a name that a message can use."""
+    """The values that must be equal on all ranks, each under a name that a message can use."""
     folder = Path(__file__).parent.parent
     code = hashlib.sha256()
     for file in sorted(folder.rglob("*.py")):

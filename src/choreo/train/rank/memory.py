@@ -39,7 +39,7 @@ def peak_bytes() -> int:
 
 
 def available_bytes() -> int:
-    """What this machine can still give to programs."""
+    """The memory that this machine can still give to programs."""
     with suppress(OSError):
         return _status("MemAvailable", Path("/proc/meminfo"))
     return 0

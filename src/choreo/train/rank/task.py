@@ -110,7 +110,7 @@ class Images:
 
 
 class Clicks:
-    """Whether somebody clicks."""
+    """The task of DLRM: predict whether somebody clicks."""
 
     def __init__(self, config: TrainConfig, net: Recommender, mesh: Mesh, make: Builder) -> None:
         self.config, self.mesh, self.net = config, mesh, net

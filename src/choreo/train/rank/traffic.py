@@ -16,7 +16,7 @@ Counts = dict[str, list[int]]  # by "AXIS COLLECTIVE": messages and bytes that a
 
 
 def take_traffic(mesh: Mesh) -> Counts:
-    """What this rank has sent since the last call; nothing if the backend does not count."""
+    """The bytes that this rank has sent since the last call; nothing if the backend does not count."""
     found: Counts = {}
     groups = {id(group): group for group in (*mesh.groups.values(), dist.group.WORLD)}
     for group in groups.values():

@@ -38,7 +38,7 @@ COLLECTIVES = (
 
 
 class NodeKind(enum.IntEnum):
-    """What a node does."""
+    """The kinds of nodes."""
 
     HOST = 0  # the CPU that launches kernels: other nodes wait for it, but it does not occupy the device
     COMPUTE = 1
@@ -86,7 +86,7 @@ class ExecutionGraph:
 
     @cached_property
     def num_calls(self) -> int:
-        """How many collectives and messages there are."""
+        """The number of collectives and messages."""
         return int(self.call.max(initial=-1)) + 1
 
     def deps_of(self, node: int) -> Ints:
@@ -94,7 +94,7 @@ class ExecutionGraph:
         return self.deps[self.offsets[node] : self.offsets[node + 1]]
 
     def name_of(self, node: int) -> str:
-        """What the program calls this node."""
+        """The program's name for this node."""
         return self.names[int(self.name[node])]
 
     def described(self, node: int) -> str:

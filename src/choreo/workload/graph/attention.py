@@ -146,7 +146,7 @@ def _rank_norm(block: LayerBuilder, name: str, dims: Dims) -> str:
 
 
 class _Core:
-    """What every way of computing attention starts from: the shardings of its inputs and its sizes at one rank."""
+    """The common start of every way to compute attention: the shardings of its inputs and its sizes at one rank."""
 
     def __init__(self, block: LayerBuilder, queries: str, keys: str, values: str) -> None:
         build, model, mesh = block.build, block.model, block.build.mesh

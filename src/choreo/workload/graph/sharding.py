@@ -29,7 +29,7 @@ _ORDER = {"all_reduce": 0, "reduce_scatter": 1, "slice": 2, "all_to_all": 3, "al
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """How a tensor lies on a mesh: for each axis the dim it cuts, or "+" for a partial sum. Other axes keep it whole.
+    """A tensor's layout on a mesh: for each axis the dim it cuts, or "+" for a partial sum. Other axes keep it whole.
 
     >>> print(Sharding((("dp", "batch"), ("tp", "+"))))
     batch/dp, sum over tp

@@ -30,7 +30,7 @@ CACHED = 256
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How the software runs a layer, beyond what the model and the plan say."""
+    """Options of the software that runs a layer, beyond the model and the plan."""
 
     flash: bool = True  # attention as one kernel that keeps no scores
     dropout: bool = False

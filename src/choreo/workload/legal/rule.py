@@ -27,7 +27,7 @@ EVEN, BALANCED, LISTED = range(len(SPLITS) + 1)  # how layers are split; those o
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a plan is for.
+    """The case that a plan is checked for.
 
     `uneven` if the program allows unequal numbers of layers per stage. `trained` if `choreo train` is to run it, within
     what torch can do.

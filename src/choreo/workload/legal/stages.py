@@ -76,7 +76,7 @@ def chunks_hold(request: Request, t: Numbers) -> Any:
 
 
 def rounds_hold(request: Request, t: Numbers) -> Any:
-    """Whether micro-batches come in rounds of as many as there are stages, where chunks are interleaved."""
+    """Whether the number of micro-batches is a multiple of the stages, as interleaved chunks require."""
     micro_batches = request.global_batch // (t["dp"] * t["micro_batch"])
     # DualPipeV's two chunks do not go round.
     alone = (t["interleave"] == 1) | (t["pp"] == 1) | (t["schedule"] == DUALPIPEV)

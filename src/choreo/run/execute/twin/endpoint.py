@@ -91,7 +91,9 @@ class Endpoint(Transfers):
         self._watched = np.zeros(count + 1 if count else 0)
 
     def watched(self) -> bytes:
-        """When the last call began, and when its operations were done: seconds of the monotonic clock, as doubles."""
+        """The times when the last call began and its operations were done, in seconds of the monotonic clock, as
+        doubles.
+        """
         return self._watched.tobytes()
 
     def run(  # noqa: PLR0917 - likewise
@@ -134,7 +136,7 @@ class Endpoint(Transfers):
         return self._call
 
     def outcome_of(self, peer: int, /) -> tuple[int, int, int] | None:
-        """Why a rank stopped, whom it blames, and in which call; None if it has not."""
+        """The reason why a rank stopped, the rank it blames, and the call; None if it has not."""
         if self._words is None or not 0 <= peer < self._world:
             raise IndexError("there is no such rank")
         words = self._words if peer == self._rank else self._peers[peer].words

@@ -57,7 +57,7 @@ class Control(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Peer:
-    """What a rank knows about a peer: its segment if it is on this host, its sockets otherwise."""
+    """A peer as this rank sees it: its segment if it is on this host, its sockets otherwise."""
 
     rank: int
     words: SegmentWords | None

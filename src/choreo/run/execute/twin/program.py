@@ -56,7 +56,7 @@ class Op:
 
 
 class Program:
-    """What one rank does in a call, checked once. `runs` counts how often it has run to its end."""
+    """One rank's program in a call, checked once. `runs` counts how often it has run to its end."""
 
     runs = 0
 

@@ -66,7 +66,7 @@ class QueuedCall:
 
 
 class _Unraisable:
-    """What `sys.unraisablehook` takes."""
+    """The argument of `sys.unraisablehook`."""
 
     def __init__(self, error: BaseException, callback: object) -> None:
         self.exc_type, self.exc_value, self.exc_traceback = type(error), error, error.__traceback__

@@ -54,12 +54,12 @@ class SegmentWords:
 
     @property
     def outcome(self) -> int:
-        """Why the segment's rank stopped; 0 while it runs."""
+        """The reason why the segment's rank stopped; 0 while it runs."""
         return self.half(offset_of(HEADER, "outcome"))
 
     @property
     def report(self) -> tuple[int, int, int] | None:
-        """Why it stopped, whom it blames, and in which call; None while it runs."""
+        """The reason why it stopped, the rank it blames, and the call; None while it runs."""
         if not self.outcome:
             return None
         return self.outcome, self.half(offset_of(HEADER, "culprit")), self.word(offset_of(HEADER, "outcome_call"))
@@ -80,12 +80,12 @@ def ends_call(outcome: int, outcome_call: int, call: int) -> bool:
 
 
 def call_record_at(call: int) -> int:
-    """Where in a segment the record of a call is."""
+    """The offset in a segment of the record of a call."""
     return offset_of(HEADER, "calls") + call % WINDOW * CALL_RECORD.itemsize
 
 
 def mailbox_at(peer: int, call: int) -> int:
-    """Where in a segment the mailbox of a peer and a call is."""
+    """The offset in a segment of the mailbox of a peer and a call."""
     return channel_at(peer) + offset_of(CHANNEL, "mailboxes") + call % WINDOW * MAILBOX.itemsize
 
 
@@ -131,7 +131,9 @@ def bytes_of(array: Any, *, writable: bool = False) -> Bytes:
 
 
 def address_for_peers(own: Bytes, array: Any, stages: bool) -> tuple[int, int]:
-    """How peers read an array, and where: an offset in the segment, an address of this process, or not at all."""
+    """The way in which peers read an array, and its address: an offset in the segment, or an address of this process;
+    or none.
+    """
     if array is None or stages:
         return STAGED, 0
     at = _address(bytes_of(array)) - _address(own)

@@ -69,7 +69,7 @@ class ActorJob:
         return one
 
     def variables(self, one: ActorRank, *, joins: bool = False) -> dict[str, str]:
-        """What a launcher tells a rank."""
+        """The environment variables that a launcher sets for a rank."""
         local = [other for other in self.ranks if other.node == one.node]
         return {
             "RANK": str(one.rank),

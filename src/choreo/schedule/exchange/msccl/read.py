@@ -114,7 +114,7 @@ def _one_by_one(step: Step) -> list[Step]:
 
 @dataclass(slots=True)
 class _Slots:
-    """Where each step finds its message, and where it puts one."""
+    """For each step, the slots of the message that it reads and of the one that it writes."""
 
     received: dict[int, tuple[int, list[int]]] = field(default_factory=dict)
     sent: dict[int, list[int]] = field(default_factory=dict)

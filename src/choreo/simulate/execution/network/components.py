@@ -110,7 +110,7 @@ def _first_places(values: Ints) -> Ints:
 
 
 def ways_of(topology: Topology, schedule: Schedule, members: Members) -> Ways:
-    """How the messages of a schedule travel in each of its groups."""
+    """The routes of a schedule's messages in each of its groups."""
     src, dst = _pairs(schedule)
     count, links = len(members.devices), topology.links
     senders, receivers = members.devices[:, src].ravel(), members.devices[:, dst].ravel()

@@ -24,7 +24,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How a message travels: classes of links, the fraction of it on a link of each class, and the latency.
+    """The route of a message: classes of links, the fraction of it on a link of each class, and the latency.
 
     `mask` is a bit mask of the links of all its groups.
     """

@@ -38,7 +38,7 @@ class Carried:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """When each node of each call is done, what the links carried, and for packets what happened to them."""
+    """The result of a joint simulation: when each node of each call ended, the load of links, and the packet report."""
 
     finish_s: list[Floats]
     carried: Carried
@@ -46,7 +46,7 @@ class Run:
     report: PacketReport | None
 
     def end_s(self, start_s: float) -> float:
-        """When all is done."""
+        """The time at which everything is done."""
         return max((float(one.max(initial=start_s)) for one in self.finish_s), default=start_s)
 
 
@@ -135,7 +135,7 @@ def _held(schedule: Schedule, rows: Transfers) -> Schedule:
 
 
 def by_node(members: Members, finish_s: Floats, start_s: float) -> Floats:
-    """When each node of a call is done; all members that it stands for must be done at the same time."""
+    """The end of each node of a call. All members that it stands for must end at the same time."""
     node = members.node.ravel()
     found: Floats = finish_s[members.first]
     if len(found) == len(finish_s):

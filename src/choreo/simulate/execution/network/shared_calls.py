@@ -99,7 +99,7 @@ class SharedCalls:
         return going, out
 
     def carried(self) -> tuple[Floats, Floats]:
-        """What each link has carried, and how long it was busy."""
+        """The bytes that each link has carried, and the time it was busy."""
         total = np.zeros((2, len(self._topology.links.src)))
         sums = np.stack(self._jobs.links())
         for component in self._layout:

@@ -270,7 +270,7 @@ class Core(MessageGraph):
         return np.full(len(self.place), self.job_start).tobytes()
 
     def messages(self) -> dict[str, bytes]:
-        """What happened to each message."""
+        """The history of each message."""
         causes = ("ready_cause", "start_cause", "write_cause")
         numbers = ("step", "src", "dst", "engine", "bottleneck", "reduces", *causes)
         found = {name: np.array([getattr(one, name) for one in self.all_messages], np.int32) for name in numbers}

@@ -46,7 +46,7 @@ class Core(Messages):
         return heap[0][0] if heap else NEVER, self.messages_done == self.num_messages
 
     def found(self) -> dict[str, bytes]:
-        """What happened to messages and links, as columns."""
+        """The history of messages and links, as columns."""
         columns: dict[str, list[int]] = {}
         for name in ("start", "out", "arrived", "written", "ready_cause", "start_cause", "write_cause"):
             columns[name] = [getattr(message, name) for message in self.messages]

@@ -11,7 +11,7 @@ WORD = 1 << 64
 
 
 class Links(State):
-    """What ports do."""
+    """The ports: queues, transmission, pauses, marks and drops."""
 
     def _wants_to_send(self, link: Link) -> None:
         """The port sends as soon as it can, if it has something to send."""

@@ -12,7 +12,7 @@ BY_WRITE, BY_OUT, BY_SENDER = range(3)
 
 
 class Messages(Transport):
-    """What messages wait for."""
+    """The messages and their dependencies."""
 
     def _may_send(self, number: int, cause: int) -> None:
         message = self.messages[number]

@@ -68,7 +68,7 @@ class Link:
     shift: int = 16
 
     def sending_ps(self, size: int) -> int:
-        """How long this port takes to send this many bytes."""
+        """The time that this port takes to send this many bytes."""
         return int(size * self.ps_per_byte + 0.5)
 
     def note_queue(self, now: int) -> None:
@@ -98,7 +98,7 @@ class Source:
 
 @dataclass(slots=True, eq=False)
 class Connection:
-    """What the sender and the receiver of messages between two members know."""
+    """The state of a connection between two members, at its sender and at its receiver."""
 
     number: int
     sources: list[Source]
@@ -145,7 +145,7 @@ class Connection:
         return self.next if self.next < self.end and self.next - self.unacked < self.window else NONE
 
     def time_out_ps(self) -> int:
-        """How long an acknowledgement may take."""
+        """The longest time that an acknowledgement may take."""
         least = 4 * self.base_rtt
         guess = self.smooth_rtt + 4 * self.rtt_spread if self.smooth_rtt else 2 * least
         return max(guess, least) << self.backoff
@@ -199,7 +199,7 @@ class Group:
 
 @dataclass(slots=True, eq=False)
 class Engine:
-    """What a member does one after another: prepare messages, or take them in and reduce them."""
+    """The serial work of a member: it prepares messages, or takes them in and reduces them, one after another."""
 
     free_at: int = 0
     busy: int = NONE

@@ -12,7 +12,7 @@ MOST_BACKOFF = 10
 
 
 class Transport(Links):
-    """What senders and receivers of packets do."""
+    """The transport: senders and receivers of packets."""
 
     # The sender.
 
