@@ -83,14 +83,18 @@ class UsageError(ChoreoError, ValueError):
 
 
 class UnknownNameError(UsageError):
-    """A name that is not there; the message lists the nearest ones that are, or says what lists them all (`see`)."""
+    """A name that is not there; the message lists the nearest ones that are, or says what lists them all (`see`).
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], see: str = "") -> None:
+    It ends with `also`, where there is more to say.
+    """
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], see: str = "", also: str = "") -> None:
         names, name = sorted(known), short(name)
         close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
         known_ones = see or f"known: {', '.join(names) or 'none'}"
         hint = f"did you mean {_either(close)}?" if close else known_ones
-        super().__init__(f"there is no {kind} {name!r}; {hint}")
+        more = also and f"{'' if close else ';'} {also}"
+        super().__init__(f"there is no {kind} {name!r}; {hint}{more}")
         self.name = name
         self.suggestions = close
 

@@ -164,6 +164,16 @@ BUILD_MISTAKES = [
         "return choreo.Schedule.from_list('all_reduce', ranks, [[], choreo.move(0, 1, 0)])",
         "step 0 has no transfers; leave it out",
     ),
+    (
+        "no such argument",
+        "return (lambda: 0)(ranks)",
+        "failed at 4 ranks at line 4: TypeError",
+    ),
+    (
+        "a mixture of numbers and columns",
+        "return choreo.Schedule.from_rule('all_reduce', ranks, 2, lambda k: choreo.move([0, k], [1, 2], 0))",
+        "src mixes numbers with lists or columns",
+    ),
     ("halves", "return choreo.Schedule.from_list('all_reduce', ranks, [choreo.move(0.5, 1, 0)])", "whole numbers"),
 ]
 
@@ -176,6 +186,29 @@ def test_algorithms_that_give_no_schedule(write: Write, command: str, text: str,
     told = mistake(command, "all_reduce", "-a", "my_algorithm", "-p", "4", "--load", file, *extra)
     assert sentence in told
     assert not (tmp_path / "s.json").exists()
+
+
+def test_a_function_that_takes_no_ranks(write: Write) -> None:
+    file = write("import choreo\n@choreo.algorithm('all_reduce')\ndef f(): ...\n")
+    told = mistake("prove", "all_reduce", "-a", "my_algorithm", "-p", "4", "--load", file)
+    assert "failed at 4 ranks: TypeError: f() takes 0" in told
+
+
+def test_the_name_of_a_function_is_not_that_of_its_algorithm(write: Write) -> None:
+    told = mistake("prove", "all_reduce", "-a", "mine", "-p", "4", "--load", write(GOOD.format(options="")))
+    assert "did you mean 'bine' or 'ring'? my_algorithm.py has 'my_algorithm': an algorithm is called after" in told
+
+
+def test_what_was_loaded_is_what_is_meant(write: Write, tmp_path: Path) -> None:
+    """Without --algorithm, if the file has one algorithm of the collective."""
+    load = ["all_reduce", "--load", write(GOOD.format(options=""))]
+    assert fine("show", *load, "-p", "3").out.startswith("all_reduce by my_algorithm")
+    built = record(fine("build", *load, "-p", "3", "-o", str(tmp_path / "s.json"), "--json"))
+    assert built["algorithm"] == "my_algorithm"
+    ran = record(fine("simulate", *load, "-t", "ring(4, 1GB/s, 1us)", "--size", "1KiB", "--json"))
+    assert ran["algorithm"] == "my_algorithm"
+    told = mistake("show", "all_gather", *load[1:], "-p", "3")
+    assert "say which schedule" in told
 
 
 def test_rows_out_of_range_name_the_algorithm(write: Write) -> None:

@@ -19,6 +19,22 @@ def rows_of(schedule: Schedule) -> list[tuple[object, ...]]:
     return sorted(zip(*(columns[name].tolist() for name in columns.keys()), strict=True))  # noqa: SIM118 - no dict
 
 
+def test_a_rule_may_give_lists() -> None:
+    """An item for each transfer, each calculated with the step number."""
+    p = 4
+    ring = Schedule.from_rule(
+        "all_gather",
+        p,
+        num_steps=p - 1,
+        rule=lambda k: move(list(range(p)), [(r + 1) % p for r in range(p)], [(r - k) % p for r in range(p)]),
+    )
+    rank = np.arange(p)
+    same = Schedule.from_rule(
+        "all_gather", p, num_steps=p - 1, rule=lambda k: move(rank, (rank + 1) % p, (rank - k) % p)
+    )
+    assert rows_of(ring) == rows_of(same)
+
+
 def test_rule_function_and_list_agree() -> None:
     rank = np.arange(5)
 

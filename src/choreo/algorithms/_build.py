@@ -54,11 +54,11 @@ def build(
 
 
 def where(error: BaseException, file: Path) -> str:
-    """The message of an error in a user's file, and its line number, in one line."""
+    """The message of an error in a user's file, and its line number, to follow what failed in one line."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).name == file.name]
     line = getattr(error, "lineno", None) or (frames[-1].lineno if frames else None)
     said = " ".join(f"{type(error).__name__}: {error}".split())
-    return f"at line {line}: {said}" if line else said
+    return f" at line {line}: {said}" if line else f": {said}"
 
 
 def _check_options(found: Algorithm, given: dict[str, object]) -> None:
@@ -76,7 +76,7 @@ def _check_requirement(found: Algorithm, ranks: int) -> None:
         holds = found.requires.holds(ranks)
     except Exception as error:  # the author's own function
         raise AlgorithmError(
-            f"{_called(found)}: what it requires failed at {ranks} ranks {where(error, Path(found.source))}"
+            f"{_called(found)}: what it requires failed at {ranks} ranks{where(error, Path(found.source))}"
         ) from error
     if not holds:
         others = [a.name for a in list_algorithms(found.collective) if a.requires is None]
@@ -95,7 +95,7 @@ def _call(found: Algorithm, ranks: int, root: int | None, given: dict[str, objec
     except ChoreoError:
         raise
     except (Exception, SystemExit) as error:  # the author's mistake, reported with its line
-        raise AlgorithmError(f"{wants} failed at {ranks} ranks {where(error, Path(found.source))}") from error
+        raise AlgorithmError(f"{wants} failed at {ranks} ranks{where(error, Path(found.source))}") from error
     if not isinstance(schedule, Schedule):
         raise AlgorithmError(f"{wants} returned {type(schedule).__name__}, not a Schedule")
     if schedule.collective != found.collective:
@@ -120,7 +120,7 @@ def _guarded(steps: Steps, found: Algorithm) -> Steps:
             raise
         except (Exception, SystemExit) as error:
             at = f"step {first}" if last == first + 1 else f"steps {first} to {last - 1}"
-            raise AlgorithmError(f"{_called(found)} failed at {at} {where(error, Path(found.source))}") from error
+            raise AlgorithmError(f"{_called(found)} failed at {at}{where(error, Path(found.source))}") from error
 
     return replace(steps, rows=rows)
 

@@ -62,7 +62,7 @@ def load_algorithms(path: str | Path) -> list[Algorithm]:
         if isinstance(error, ChoreoError):
             raise AlgorithmError(f"{shown(path)}: {error}") from error
         if isinstance(error, Exception | SystemExit):  # any error in a user's file becomes a sentence
-            raise AlgorithmError(f"{shown(path)}: loading it failed {where(error, file)}") from error
+            raise AlgorithmError(f"{shown(path)}: loading it failed{where(error, file)}") from error
         raise
     if not fresh:
         raise UsageError(

@@ -140,7 +140,14 @@ def get_algorithm(collective: str, name: str) -> Algorithm:
         raise UsageError(
             f"{name} does not do {collective}, only {', '.join(elsewhere)}; {collective} is done by {', '.join(found)}"
         )
-    raise UnknownNameError(f"{collective} algorithm", str(name), found)
+    own = [f"{Path(a.source).name} has {a.name!r}" for a in list_algorithms(collective) if _loaded(a)]
+    also = f"{', '.join(own)}: an algorithm is called after its file, or by @algorithm(..., name=...)" if own else ""
+    raise UnknownNameError(f"{collective} algorithm", str(name), found, also=also)
+
+
+def _loaded(found: Algorithm) -> bool:
+    """Whether it is from a user's file, which gave it its name."""
+    return not found.in_library and found.name == Path(found.source).stem
 
 
 def registered() -> dict[tuple[str, str], Algorithm]:

@@ -182,7 +182,9 @@ def _beside(parts: Sequence[npt.NDArray[Scalar]]) -> npt.NDArray[Scalar]:
 
 def _broadcast(step: IntColumn, one: Move) -> tuple[list[IntColumn], list[BoolColumn]]:
     """The step numbers and the values of a move as tables of one shape: a row per step, a column per transfer."""
-    numbers = [step, *(_whole_numbers(name, getattr(one, name)) for name in ("src", "dst", "chunk", "count"))]
+    given = (_whole_numbers(name, getattr(one, name)) for name in ("src", "dst", "chunk", "count"))
+    # A list with an item for each transfer, each made of the column of step numbers, has a column for each item.
+    numbers = [step, *(v[:, :, 0].T if v.ndim == 3 and v.shape[1:] == step.shape else v for v in given)]
     flags = [np.asarray(one.reduce, np.bool_), np.asarray(one.from_input, np.bool_)]
     try:
         shape = np.broadcast(*numbers, *flags).shape
@@ -190,7 +192,10 @@ def _broadcast(step: IntColumn, one: Move) -> tuple[list[IntColumn], list[BoolCo
         shapes = {field.name: np.shape(getattr(one, field.name)) for field in dataclasses.fields(Move)}
         raise ScheduleError(f"the values of a move do not broadcast against each other: {shapes}") from None
     if len(shape) != 2 or shape[0] != step.shape[0]:
-        raise ScheduleError(f"a move's values must be numbers or one-dimensional, but together have shape {shape}")
+        raise ScheduleError(
+            f"a move's values must be numbers or one-dimensional, but together have shape {shape}; the step number of "
+            "a rule is a column of many, so calculate with it as with a number"
+        )
     return [_filled(v, shape) for v in numbers], [_filled(v, shape) for v in flags]
 
 
@@ -204,7 +209,13 @@ def _filled(values: npt.NDArray[Scalar], shape: tuple[int, ...]) -> npt.NDArray[
 
 
 def _whole_numbers(name: str, values: npt.ArrayLike) -> IntColumn:
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise ScheduleError(
+            f"a move's {name} mixes numbers with lists or columns; the step number of a rule is a column of many: add "
+            "it to an array, or use from_function, where it is one number"
+        ) from None
     if array.dtype.kind not in "iu" and array.size:
         raise ScheduleError(f"a move's {name} must be whole numbers, not {array.dtype}")
     return array.astype(np.int64, copy=False)

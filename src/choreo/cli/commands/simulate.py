@@ -205,9 +205,9 @@ def command(
     choreo simulate all_to_all -t "fat_tree(8x4, 50GB/s, 500ns, spines=8)" \\
         --size 8MiB --packets --buffer 1MiB --routing spray
 
-    Without --algorithm, each dimension of the topology gets the algorithm that suits it: ring for rings, direct for
-    fully connected blocks, halving_doubling for switches. With several, or with --algorithm all, they are ranked; in a
-    sweep, --algorithm all prints the fastest at each size.
+    Without --algorithm, what --load brought is run; without that, each dimension of the topology gets the algorithm
+    that suits it: ring for rings, direct for fully connected blocks, halving_doubling for switches. With several, or
+    with --algorithm all, they are ranked; in a sweep, --algorithm all prints the fastest at each size.
     """
     if workload:
         from choreo.cli.workload import simulate_files
@@ -251,6 +251,7 @@ def command(
         return
     beside_it = tuple(parse_beside(text, where.topology) for text in beside)
     file_bytes = implied_by(topology, ranks, placement)
+    chosen = chosen.or_loaded()
     asked = Asked(chosen, where, gamma, store_and_forward, beside_it, packets_of(others, routing), file_bytes)
     if (trace is not None or html is not None) and (sweep is not None or asked.many):
         raise UsageError("--trace and --html show one run; give one --size and at most one --algorithm")

@@ -14,6 +14,7 @@ from choreo.errors import UsageError, shown
 from choreo.units import parse_gamma, parse_rank_range, parse_size
 
 __all__ = [
+    "LOADED",
     "NewFile",
     "gamma_option",
     "json_option",
@@ -24,6 +25,9 @@ __all__ = [
     "ranks_option",
     "size_option",
 ]
+
+# Where a click context keeps the algorithms that --load brought.
+LOADED = "choreo.loaded"
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -121,8 +125,7 @@ def load_option(function: Function) -> Function:
     def run(ctx: click.Context, param: click.Parameter, files: tuple[str, ...]) -> None:
         from choreo.algorithms import load_algorithms
 
-        for file in files:
-            load_algorithms(file)
+        ctx.meta[LOADED] = [one for file in files for one in load_algorithms(file)]
 
     return click.option(
         "--load",

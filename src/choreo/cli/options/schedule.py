@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from choreo.cli.command import Option, grouped
-from choreo.cli.options.common import load_option, needed_size, ranks_option, size_option
+from choreo.cli.options.common import LOADED, load_option, needed_size, ranks_option, size_option
 from choreo.cli.options.topology import need_topology, topology_option
 from choreo.cli.output.text.table import echo_note
 from choreo.cli.progress import waiting
@@ -60,16 +60,24 @@ class ScheduleOptions:
             return load(self.schedule)
         if self.collective is not None and len(self.algorithms) > len(self.named):
             raise UsageError("--algorithm all is many schedules, and this takes one; name it, see choreo list")
-        if self.collective is None or len(self.named) != 1:
+        named = self.or_loaded().named
+        if self.collective is None or len(named) != 1:
             raise UsageError("say which schedule: COLLECTIVE and one --algorithm, or --schedule FILE; see choreo list")
         return build(
             self.collective,
-            self.named[0],
+            named[0],
             self.need_ranks(ranks),
             root=self.root,
             segments=self.segments,
             **self._special_options(),
         )
+
+    def or_loaded(self) -> ScheduleOptions:
+        """The same; without --algorithm, with what --load brought for the collective, if that is one algorithm."""
+        context = click.get_current_context(silent=True)
+        loaded = () if context is None else context.meta.get(LOADED, ())
+        names = [one.name for one in loaded if one.collective == self.collective]
+        return replace(self, algorithms=tuple(names)) if not self.algorithms and len(names) == 1 else self
 
     def _synthesized(self, ranks: int | None, topology: str, size: int | None) -> Schedule:
         """The schedule that is made for a topology and a size."""
