@@ -95,3 +95,12 @@ def test_a_group_in_one_server_and_a_device_elsewhere_has_a_bound_too() -> None:
         schedule = choreo.synthesize(collective, network, "1MiB", ranks=[0, 1, 2, 9], effort="low")
         simulated = choreo.simulate(schedule, network, "1MiB", placement=[0, 1, 2, 9])
         assert simulated.time_s >= least.bound_s * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("ranks", [5, 8])
+def test_links_of_unequal_prices_count_by_their_prices(ranks: int) -> None:
+    """A rank that sends to the next alone sends one message."""
+    network = f"fully_connected({ranks}, 50GB/s, 500ns, overhead=100ns)"
+    found = bound("send_recv", network, 100)
+    straight = choreo.simulate(choreo.build("send_recv", "direct", ranks), network, 100)
+    assert found.proof == "prices" and found.bound_s <= straight.time_s * (1 + 1e-9)

@@ -39,7 +39,8 @@ class LinkSet:
     """A time for each unit of data and GB/s, and the links whose bandwidth proves it.
 
     If they are all the links out of a set (`is_cut`), `sources` are devices inside from each of which all that crosses
-    must come, and `targets` are devices outside each of which it must reach. None if there are no such devices.
+    must come, and `targets` are devices outside each of which it must reach. None if there are no such devices. Links
+    may count differently, by their `prices`.
     """
 
     fraction: Fraction
@@ -47,6 +48,7 @@ class LinkSet:
     is_cut: bool = False
     sources: Ints = field(default_factory=_nobody)
     targets: Ints = field(default_factory=_nobody)
+    prices: Ints | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,7 +104,7 @@ class Crossing:
         """The time that a set of links proves; `bandwidth_s` is what its bandwidth alone proves."""
         least_s = bandwidth_s + self.least_s(one.links)
         if self._one_link_a_message(one.links):
-            least_s = max(least_s, self._in_turn_s(one.links, bandwidth_s))
+            least_s = max(least_s, self._in_turn_s(one, bandwidth_s))
         if self.ways is None or not one.is_cut:
             return least_s
         links, at = self.topology.links, one.links
@@ -123,20 +125,21 @@ class Crossing:
         alive = bool((table.bandwidth_bytes_per_s[np.maximum(table.src, table.dst) < topology.num_devices] > 0).all())
         return alive and bool((ends < topology.num_devices).all()) and all(np.ptp(one[links]) == 0 for one in columns)
 
-    def _in_turn_s(self, links: Ints, bandwidth_s: float) -> float:
+    def _in_turn_s(self, one: LinkSet, bandwidth_s: float) -> float:
         """The time that links prove if a device prepares one message after another, and receives one after another.
 
         Of its links the n-th has its first message n overheads after the start, and its last one n before the end.
         """
-        table, first = self.topology.links, links[0]
+        table, links, first = self.topology.links, one.links, one.links[0]
         waits = [
             _nth(ends[links]) * float(cost[first])
             for ends, cost in ((table.src, self.send_s), (table.dst, self.receive_s))
         ]
-        # The early ones are taken to be the late ones too, which leaves them the most time.
+        # The early ones are taken to be the late ones and the dearest too, which lets them carry the most.
         apart_s = np.sort(waits[0]) + np.sort(waits[1])
+        prices = np.ones(len(links)) if one.prices is None else np.sort(one.prices)[::-1].astype(np.float64)
         gap_s = apart_s + float(self.send_s[first] + self.after_s[first] + self.receive_s[first])
-        times = (bandwidth_s * len(links) + np.cumsum(gap_s)) / np.arange(1, len(links) + 1)
+        times = (bandwidth_s * prices.sum() + np.cumsum(prices * gap_s)) / np.cumsum(prices)
         return float(times.min())
 
     def _some(self, ends: Ints, capacity: Floats, others: Ints, *, after: bool) -> list[Ints | None]:

@@ -205,7 +205,7 @@ def _from_traffic(asked: Asked, demand: Demand) -> BoundProof:
         return BoundProof(found.ratio, "cut", found.exact, _cut(asked, found.inside), tuple(sets))
     prices = np.zeros(0, np.int64) if found.prices is None else found.prices
     links = np.flatnonzero(prices)
-    sets.append(LinkSet(found.ratio, network.number[links]))
+    sets.append(LinkSet(found.ratio, network.number[links], prices=prices[links]))
     cut = Cut((), tuple(network.number[links].tolist()), tuple(prices[links].tolist()))
     return BoundProof(found.ratio, "prices", found.exact, cut, tuple(sets))
 
