@@ -82,3 +82,15 @@ def test_a_scatter_takes_all_ways_from_its_root(collective: str) -> None:
     uneven = search(collective, "dgx-1", "64MiB", root=3, shares=[1, 0, 2, 3, 1, 1, 0, 1])
     choreo.prove(uneven.schedule)
     assert uneven.efficiency > 0.9
+
+
+@pytest.mark.parametrize("collective", ["scatter", "gather", "all_to_all"])
+def test_blocks_that_the_solver_takes_for_nothing_are_sent_too(collective: str) -> None:
+    sizes = np.array([1, 1e-1, 1e-7, 1e-7, 1e3, 1e4, 1e-2, 1e-3])
+    weights = {"traffic": np.outer(np.ones(8), sizes)} if collective == "all_to_all" else {"shares": sizes}
+    root = None if collective == "all_to_all" else 4
+    problem = read_problem(collective, "dgx-1", "1MiB", ranks=None, root=root, effort="low", **weights)
+    made = list(routed(problem))
+    assert made
+    for one in made:
+        choreo.prove(one.schedule)

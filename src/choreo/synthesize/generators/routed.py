@@ -15,6 +15,7 @@ from itertools import product
 import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import coo_matrix, csr_matrix, hstack, kron
+from scipy.sparse.csgraph import dijkstra
 
 from choreo.schedule import Schedule, Steps, backwards
 from choreo.schedule.weights import BLOCK_WEIGHT, whole_weights
@@ -37,6 +38,8 @@ MOST_RELAYS = 256
 LEAST_FLOW = 1e-4
 # A small cost per hop, so that the shortest of equally good paths is taken.
 HOP_COST = 1e-4
+# Hops without latency count as much as this, so that they are hops at all.
+LEAST_S = 1e-12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,25 +132,34 @@ def _flows(hops: Hops, source: Sequence[int], demand: Floats) -> Floats:
 
 
 def _paths(hops: Hops, source: int, row: int, demand: Floats, flow: Floats) -> Iterator[_Path]:
-    """Decompose a source's flow into paths, from every target back to the source; its blocks are one row."""
+    """Decompose a source's flow into paths, from every target back to the source; its blocks are one row.
+
+    A block so small that the solver rounded its flow away takes the quickest path.
+    """
     left = flow.tolist()
     src = hops.src.tolist()
     arriving: list[list[int]] = [[] for _ in range(hops.members)]
-    for hop in np.flatnonzero(flow > LEAST_FLOW * max(float(demand.max()), 1e-300)).tolist():
+    for hop in np.flatnonzero(flow > LEAST_FLOW * float(demand.min(initial=np.inf, where=demand > 0))).tolist():
         arriving[int(hops.dst[hop])].append(hop)
+    quickest: list[int] = []
     for target in np.flatnonzero(demand > 0).tolist():
         missing = float(demand[target])
         found: dict[tuple[int, ...], float] = {}
         while missing > LEAST_FLOW * demand[target]:
             way: list[int] = []
             at = target
-            while at != source and len(way) <= hops.members:
+            while at != source and arriving[at] and len(way) <= hops.members:
                 hop = max(arriving[at], key=left.__getitem__)
                 way.append(hop)
                 at = src[hop]
-            assert at == source, "the flow runs in a cycle"
+            if at != source:
+                quickest = quickest or _quickest(hops, source)
+                way, at = [], target
+                while at != source:
+                    way.append(quickest[at])
+                    at = src[way[-1]]
             part = min(missing, *(left[hop] for hop in way))
-            if part <= LEAST_FLOW * demand[target]:  # a rounding error: the rest takes the widest path there is
+            if part <= LEAST_FLOW * demand[target]:  # a rounding error: the rest takes this path
                 part = missing
             for hop in way:
                 left[hop] -= part
@@ -157,6 +169,15 @@ def _paths(hops: Hops, source: int, row: int, demand: Floats, flow: Floats) -> I
         total = sum(found.values())
         for way_there, part in found.items():
             yield _Path(row * hops.devices + target, part / total, way_there)
+
+
+def _quickest(hops: Hops, source: int) -> list[int]:
+    """The last hop of a short message's quickest path from the source to each member."""
+    hop_s = np.maximum(hops.latency_s + hops.send_s + hops.receive_s, LEAST_S)
+    ways = csr_matrix((hop_s, (hops.src, hops.dst)), shape=(hops.members,) * 2)
+    _, before = dijkstra(ways, indices=np.array([source]), return_predecessors=True)
+    number = dict(zip(zip(hops.src.tolist(), hops.dst.tolist(), strict=True), range(len(hops)), strict=True))
+    return [number.get((start, end), -1) for end, start in enumerate(before[0].tolist())]
 
 
 def _tasks(paths: Sequence[_Path], totals: Ints, chunks: int, mean_bytes: float, last_s: float) -> tuple[Tasks, Ints]:
