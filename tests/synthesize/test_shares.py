@@ -80,3 +80,12 @@ def test_shares_that_leave_no_port_a_free_moment_give_way_to_more_even_ones() ->
     found = search("reduce_scatter", network, "64MiB", shares="auto")
     assert found.shares is not None and uneven.shares is not None
     assert max(found.shares) < max(uneven.shares) and found.time_s < uneven.time_s
+
+
+def test_where_equal_shares_are_faster_they_are_found() -> None:
+    """A short message does not pay for what a slow link's rank must send alone."""
+    network = choreo.get_topology("mesh(4x2, 50GB/s, 1us)").with_slow_device(1, 4)
+    even = search("all_gather", network, 65536, effort="low")
+    found = search("all_gather", network, 65536, shares="auto", effort="low")
+    assert (best_shares("all_gather", network, np.arange(8)) != 1 / 8).any()
+    assert found.shares is None and found.time_s == even.time_s

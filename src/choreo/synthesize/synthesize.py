@@ -43,7 +43,7 @@ __all__ = ["Synthesis", "search", "synthesize"]
 ENOUGH = {"fast": 0.95, "low": 0.95, "medium": 0.98, "high": 0.995, "exact": 0.995}
 # With more ranks the library comes last: it is slow to simulate there, and mostly far from the best.
 FEW_RANKS = 128
-# The shares with the least bound may leave ports no slack, so less uneven shares are tried too.
+# The shares with the least bound may leave ports no slack, so less uneven and equal shares are tried too.
 EVENER = (0.7, 0.5)
 # In this order; of equally fast schedules the first wins.
 GENERATORS: tuple[Generator, ...] = (translated, overlapped, railed, packed, routed, matched, layered, greedy, annealed)
@@ -246,6 +246,7 @@ def search(
     problems = [problem]
     if isinstance(shares, str) and problem.weights is not None:
         problems += [dataclasses.replace(problem, weights=evener(problem.weights, part)) for part in EVENER]
+        problems.append(dataclasses.replace(problem, weights=None))
     return min((_searched(one, started) for one in reversed(problems)), key=lambda found: found.time_s)
 
 
