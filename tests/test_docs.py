@@ -86,7 +86,7 @@ def run_blocks(blocks: list[Block], names: dict[str, object]) -> None:
         elif block.language == "console":
             run_console(block)
         else:
-            read = block.language in ("text", "toml", "xml") and block.mark.startswith("file: ")
+            read = block.language in ("text", "toml", "xml", "yaml") and block.mark.startswith("file: ")
             assert block.language == "json" or read, f"a {block.language!r} block is run by nobody: {block.body[:60]}"
 
 

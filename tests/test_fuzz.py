@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 SLOW = ("model", "nccl-tests", "training-runs")  # predicted row by row, or planned
 QUICK = (
     "schedule-json", "schedule-npz", "schedule-msccl", "schedule-mscclpp", "schedule-sccl",
-    "topology-json", "topology-toml", "topology-xml",
+    "topology-json", "topology-toml", "topology-xml", "topology-yml",
     "topology-text", "plan", "device", "result", "constants", "kernels", "checkpoint", "secret", "environment",
     "nccl-output", "nccl-output-json", "nccl-inspector", "sweep",
     "trace-chakra", "trace-chakra-json", "trace-kineto", "trace-execution", "trace-text",

@@ -125,7 +125,7 @@ MISTAKES = [
     ("ring 4", "'ring 4' is not part of a topology"),
     ("ring[4]", "'ring[4]' is not part of a topology"),
     ("(4)", "'(4)' is not part of a topology"),
-    ("ring(4", "is not part of a topology"),
+    ("ring(4", "lacks a closing parenthesis"),
     ("ring4)", "is not part of a topology"),
     ("😀", "'😀' is not part of a topology"),
     ("ring(4)" * 2000, "is too long to read; put it in a .json or .toml file"),
@@ -267,3 +267,7 @@ def test_the_grammar_in_the_language_names_every_kind_of_option() -> None:
     grammar = re.findall(r"option\s+= (.*)", source)[0]
     for _, options in KINDS.values():
         assert all(f'"{name}' in grammar for name in options)
+
+
+def test_the_sign_for_times_joins_blocks() -> None:
+    assert get_topology("ring(2, 1GB/s) × torus(3×4, 1GB/s)").num_devices == 24

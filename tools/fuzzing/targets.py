@@ -146,6 +146,7 @@ KINDS = {
     "topology-json": Kind("json", _NETWORK),
     "topology-toml": Kind("toml", _NETWORK),
     "topology-xml": Kind("xml", _NETWORK),
+    "topology-yml": Kind("text", _NETWORK, ".yml"),
     "topology-text": Kind("text", (_command("topology", "show", "--", "TEXT"),)),
     "model": Kind("json", (_command("plan", "FILE", "--json"), _command("plan", "FILE", *JOB, *PLAN))),
     "plan": Kind("json", (_plan,)),

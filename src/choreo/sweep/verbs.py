@@ -166,13 +166,15 @@ def _prefixed(network: Task) -> tuple[tuple[str, Value], ...]:
 def _plan_task(given: Mapping[str, Value]) -> Task:
     from pathlib import Path
 
+    from choreo.topology.catalogue import SUFFIXES
+
     files = {}
     for name in ("model", "cluster", "device"):
         text = str(given.get(name) or "")
         if name == "model" and is_file(Path(text, "config.json")):  # a Hugging Face model folder
             text = str(Path(text, "config.json"))
             given = {**given, "model": text}
-        if Path(text).suffix.lower() in (".json", ".toml", ".xml"):
+        if Path(text).suffix.lower() in SUFFIXES:
             files[f"{name}_content"] = _file_hash(text)
     names = ("model", "cluster", "gpus", "global_batch", "seq", "precision", "software", "device", *PLAN)
     return Task("plan", _chosen(given, *names) + tuple(files.items()))

@@ -18,7 +18,7 @@ from choreo.topology.topology import Topology, compose
 __all__ = ["get_topology", "list_topologies", "machine_file"]
 
 CATALOGUE = Path(__file__).parent / "catalogue"
-SUFFIXES = (".json", ".toml", ".xml")
+SUFFIXES = (".json", ".toml", ".xml", ".yml", ".yaml")
 # The placeholder for the number of nodes in a file's text, or for a multiple of it.
 NODES = re.compile(r"\{(?:([0-9]{1,6})\*)?nodes\}")
 
@@ -70,7 +70,7 @@ def machine_file(name: str) -> TopologyFile:
     others = {other: machine for machine in list_topologies() for other in machine.names}
     if name.lower() in others:
         return others[name.lower()]
-    see = "see choreo list topologies, or give a .json, .toml or .xml file"
+    see = "see choreo list topologies, or give a .json, .toml, .xml or .yml file"
     raise UnknownNameError("machine", name, sorted([*paths, *others]), see)
 
 

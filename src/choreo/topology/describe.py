@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from choreo.topology import Topology, get_topology, list_topologies
+from choreo.topology.catalogue import SUFFIXES
 from choreo.topology.files import TopologyFile, read_file
 from choreo.topology.graph import UNREACHABLE, Floats, distances_to
 
@@ -84,7 +85,7 @@ def find(text: str) -> DescribedTopology:
     """The network that the user typed."""
     topology = get_topology(text)
     suffix = Path(text).suffix.lower()
-    if suffix in (".json", ".toml"):
+    if suffix in SUFFIXES and suffix != ".xml":
         return DescribedTopology(topology, (read_file(Path(text)),))
     machines = {name: machine for machine in list_topologies() for name in (machine.name, *machine.names)}
     parts = [] if suffix == ".xml" else re.split(r"\sx\s", text)

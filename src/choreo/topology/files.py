@@ -22,7 +22,7 @@ A file gives either a text in the topology language, or a graph, and optionally 
     message_rate = "200M/s"                     how many messages a second a device sends or receives over it
 
 Beside these: names (others that the catalogue knows it by), description, device (the accelerator), routing ("spread" or
-"hashed") and sources, a list of {figure, source}.
+"hashed") and sources, a list of {figure, source}. A .yml file is a network of ASTRA-sim.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from msgspec import Meta
 
 from choreo.errors import TopologyError, UsageError, shown
 from choreo.files import check_work, convert, parse_json, parse_toml, read_text
+from choreo.topology.astra_sim import network_text
 from choreo.topology.blocks import NODE_BYTES, Block, graph, message_figures, one_link
 from choreo.topology.graph import ROUTINGS, Links
 from choreo.topology.topology import MAX_DEVICES
@@ -45,6 +46,7 @@ from choreo.topology.topology import MAX_DEVICES
 __all__ = ["LinkEntry", "Source", "TopologyFile", "graph_block", "read_file"]
 
 MAX_FILE_BYTES = 64 << 20
+YAML = (".yml", ".yaml")
 MAX_NAME = 200  # characters
 
 
@@ -96,6 +98,8 @@ class TopologyFile(msgspec.Struct, forbid_unknown_fields=True):
 def read_file(path: Path) -> TopologyFile:
     """A file's contents, checked field by field."""
     text = read_text(path, MAX_FILE_BYTES, "a topology file", TopologyError)
+    if path.suffix.lower() in YAML:
+        return TopologyFile(shown(path.stem), topology=network_text(text, path), description="A network of ASTRA-sim.")
     parse = parse_toml if path.suffix.lower() == ".toml" else parse_json
     document = parse(text, path, TopologyError)
     found = convert(document, TopologyFile, path, "a topology file", TopologyError)

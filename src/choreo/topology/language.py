@@ -99,7 +99,7 @@ def parse_blocks(text: str, machine: Machine) -> list[Block]:
     """The blocks that a text names; `machine(name, nodes)` gives those of a machine."""
     if len(text) > MAX_CHARACTERS:
         raise UsageError(f"a topology of {len(text)} characters is too long to read; put it in a .json or .toml file")
-    factors = _factors(" ".join(text.split()))
+    factors = _factors(" ".join(text.replace("×", "x").split()))
     blocks: list[Block] = []
     for factor in factors:
         called = re.fullmatch(r"([A-Za-z_]+)\s*\((.*)\)", factor, re.DOTALL)
@@ -108,9 +108,11 @@ def parse_blocks(text: str, machine: Machine) -> list[Block]:
             continue
         named = re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9_.-]*)(?::([0-9]{1,7}))?", factor)
         if named is None:
+            if factor.count("(") > factor.count(")"):
+                raise UsageError(f"{short(factor)!r} lacks a closing parenthesis")
             raise UsageError(
-                f"{short(factor)!r} is not part of a topology; write 'ring(8, 50GB/s, 500ns)', blocks joined by x, "
-                "the name of a machine like hgx-h100:4 (see choreo list topologies), or a .json, .toml or .xml file"
+                f"{short(factor)!r} is not part of a topology; write 'ring(8, 50GB/s, 500ns)', blocks joined by x, the "
+                "name of a machine like hgx-h100:4 (see choreo list topologies), or a .json, .toml, .xml or .yml file"
             )
         if named[1] in KINDS:
             raise UsageError(f"{named[1]} needs a size; write '{named[1]}(8, 50GB/s, 500ns)'")

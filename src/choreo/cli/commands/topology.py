@@ -61,8 +61,8 @@ def list_machines(as_json: bool) -> None:
 def show(topology: str, svg: Path | None, as_json: bool) -> None:
     """Show a TOPOLOGY in words, and draw it.
 
-    TOPOLOGY is a machine's name like hgx-h100:4, blocks joined by x, or a .json, .toml or .xml file. Printed are its
-    devices, switches and the links of every dimension, and where each figure comes from.
+    TOPOLOGY is a machine's name like hgx-h100:4, blocks joined by x, or a .json, .toml, .xml or .yml file. Printed are
+    its devices, switches and the links of every dimension, and where each figure comes from.
     """
     from choreo.cli.output.topology import print_network
     from choreo.topology.describe import document, find
