@@ -187,7 +187,7 @@ def all_to_all(
     stops, turn = [np.stack((src, dst, dst, dst), axis=1)], [np.full(len(src), -1)]
     between = servers.between()
     for pair, turns in turns_of(between).items() if between.any() else ():
-        number, begins = np.array([one[0] for one in turns]), np.array([one[1] for one in turns]) / between[pair]
+        number, begins = np.array([turn[0] for turn in turns]), np.array([turn[1] for turn in turns]) / between[pair]
         found = servers.across(pair, begins)
         blocks.append(found.block)
         parts.append(found.part)

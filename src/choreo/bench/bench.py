@@ -144,28 +144,30 @@ def _rows(options: BenchOptions, session: BenchSession, case: Case) -> Iterator[
             session.missing.append(str(error))
     everybody = [*ours, *theirs.values()]
     # Calls that take long are steady, so fewer rounds are enough.
-    slow = max(one.iterations == 1 and one.first_s > SLOW_S for one in everybody)
+    slow = max(contestant.iterations == 1 and contestant.first_s > SLOW_S for contestant in everybody)
     race(everybody, min(options.rounds, SLOW_ROUNDS) if slow else options.rounds, options.timeout_s)
-    for one in ours:
+    for contestant in ours:
         wrong = None
         for _ in range(options.checks):
-            wrong = (wrong or 0) + one.check(options.timeout_s)
+            wrong = (wrong or 0) + contestant.check(options.timeout_s)
         peers = {name: contestant.median_s for name, contestant in theirs.items()}
-        predicted = predicted_s(case, one.algorithm, session.constants, registered=options.registered)
-        received = {name: one.received_bytes for name, one in theirs.items() if any(one.received_bytes)}
+        predicted = predicted_s(case, contestant.algorithm, session.constants, registered=options.registered)
+        received = {name: peer.received_bytes for name, peer in theirs.items() if any(peer.received_bytes)}
         yield Measurement(
             case,
-            one.algorithm,
-            one.median_s,
+            contestant.algorithm,
+            contestant.median_s,
             wrong,
             predicted,
             peers,
-            one.iterations,
+            contestant.iterations,
             received,
-            tuple(one.times_s),
+            tuple(contestant.times_s),
             {name: tuple(contestant.times_s) for name, contestant in theirs.items()},
         )
-    for processes in {id(one.processes): one.processes for one in [*ours, *theirs.values()]}.values():
+    for processes in {
+        id(contestant.processes): contestant.processes for contestant in [*ours, *theirs.values()]
+    }.values():
         processes.ask({"do": "forget"}, options.timeout_s)
 
 

@@ -97,14 +97,14 @@ class Choreo(_Private):
         engine = self.communicator._engine
         endpoint = engine.connection.endpoint
         assert not isinstance(endpoint, Ended)
-        before = {id(one): one.ready.runs for one in engine.prepared_calls()}
+        before = {id(call): call.ready.runs for call in engine.prepared_calls()}
         endpoint.watch(MOST_WATCHED)
         try:
             call()
             times = np.frombuffer(endpoint.watched(), np.float64)
         finally:
             endpoint.watch(0)
-        (ran,) = (one for one in engine.prepared_calls() if one.ready.runs != before.get(id(one), 0))
+        (ran,) = (call for call in engine.prepared_calls() if call.ready.runs != before.get(id(call), 0))
         return messages_of(ran.program.ops, times)
 
     def algorithm(self, collective: str, size_bytes: int) -> str:

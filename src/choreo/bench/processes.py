@@ -98,7 +98,7 @@ class RankProcesses:
                         assert link is not None
                         send(link, {"blobs": everybody})
                     blobs.clear()
-                if any("error" in one for one in answers.values()):
+                if any("error" in answer for answer in answers.values()):
                     deadline = min(
                         deadline, time.monotonic() + STOP_S
                     )  # the others may be waiting for the one that failed
@@ -113,9 +113,9 @@ class RankProcesses:
         return [answers[rank] for rank in range(self.ranks)]
 
     def _check(self, answers: dict[int, Message]) -> None:
-        for rank, one in sorted(answers.items()):
-            if "error" in one:
-                raise BenchmarkError(f"{self.library}, rank {rank}: {one['error']}")
+        for rank, answer in sorted(answers.items()):
+            if "error" in answer:
+                raise BenchmarkError(f"{self.library}, rank {rank}: {answer['error']}")
 
     def _take(self, rank: int, answers: dict[int, Message], blobs: dict[int, bytes]) -> None:
         link = self._links[rank]
@@ -132,7 +132,7 @@ class RankProcesses:
     def _welcome(self, listener: socket.socket, deadline: float) -> None:
         listener.settimeout(0.2)
         while None in self._links:
-            if any(one.poll() not in (None, 0) for one in self._started):
+            if any(process.poll() not in (None, 0) for process in self._started):
                 raise BenchmarkError(self._story("a process ended before it answered"))
             if time.monotonic() > deadline:
                 raise BenchmarkError(self._story("not all ranks connected in time"))
@@ -165,19 +165,19 @@ class RankProcesses:
             if link is not None:
                 link.close()  # for a waiting rank this is the end
         until = time.monotonic() + STOP_S
-        for one in self._started:
+        for process in self._started:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                one.wait(max(0.0, until - time.monotonic()))
+                process.wait(max(0.0, until - time.monotonic()))
         for descriptor in self._pidfds:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
             os.close(descriptor)
         self._pidfds.clear()
-        for one in self._started:
-            if one.poll() is None:
+        for process in self._started:
+            if process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(one.pid, signal.SIGKILL)
-                one.wait()
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def __enter__(self) -> RankProcesses:
@@ -217,8 +217,13 @@ def start_local(ranks: int, environment: dict[str, str]) -> list[subprocess.Pope
     """One process per rank, with the environment that torchrun would set."""
     started = []
     for rank in range(ranks):
-        one = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks)}
-        started.append(_process([sys.executable, "-m", "choreo.bench.rank"], environment | one, f"stderr{rank}"))
+        variables = {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(ranks),
+            "LOCAL_RANK": str(rank),
+            "LOCAL_WORLD_SIZE": str(ranks),
+        }
+        started.append(_process([sys.executable, "-m", "choreo.bench.rank"], environment | variables, f"stderr{rank}"))
     return started
 
 

@@ -37,8 +37,8 @@ def main() -> None:
     actors = [actor.options(name=f"{name}{rank}", max_concurrency=2).remote() for rank in range(ranks)]
     shared = {key: text for key, text in os.environ.items() if key.startswith("CHOREO_BENCH_")} | {VARIABLE: name}
     running = [
-        one.serve.remote(shared | {"RANK": str(rank), "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"})
-        for rank, one in enumerate(actors)
+        actor.serve.remote(shared | {"RANK": str(rank), "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"})
+        for rank, actor in enumerate(actors)
     ]
     ray.wait(running, num_returns=1)  # a rank ends its process when the benchmark ends
     ray.shutdown()

@@ -49,7 +49,7 @@ class Contestant:
         """For some calls, by rank, when each message was sent or received; only Choreo's own ranks can tell."""
         request: Message = {"do": "timeline", "name": self.label, "library": self.library}
         reports = self.processes.ask(request | {"calls": calls, "warmup": warmup}, timeout_s)
-        return [[one["calls"][nth] for one in reports] for nth in range(calls)]
+        return [[report["calls"][nth] for report in reports] for nth in range(calls)]
 
     def check(self, timeout_s: float) -> int:
         """The number of wrong elements over all ranks."""
@@ -118,5 +118,5 @@ def race(contestants: Sequence[Contestant], rounds: int, timeout_s: float) -> No
     """Time contestants in turns, round after round; the first one rotates."""
     for number in range(rounds):
         first = number % len(contestants)
-        for one in [*contestants[first:], *contestants[:first]]:
-            one.times_s.append(one.time(one.iterations, 1, timeout_s))
+        for contestant in [*contestants[first:], *contestants[:first]]:
+            contestant.times_s.append(contestant.time(contestant.iterations, 1, timeout_s))

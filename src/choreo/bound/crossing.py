@@ -100,17 +100,17 @@ class Crossing:
                 best = max(best, (time_s, bandwidth_s))
         return best[0], best[0] - best[1]
 
-    def _time_s(self, one: LinkSet, bandwidth_s: float) -> float:
+    def _time_s(self, link_set: LinkSet, bandwidth_s: float) -> float:
         """The time that a set of links proves; `bandwidth_s` is what its bandwidth alone proves."""
-        least_s = bandwidth_s + self.least_s(one.links)
-        if self._one_link_a_message(one.links):
-            least_s = max(least_s, self._in_turn_s(one, bandwidth_s))
-        if self.ways is None or not one.is_cut:
+        least_s = bandwidth_s + self.least_s(link_set.links)
+        if self._one_link_a_message(link_set.links):
+            least_s = max(least_s, self._in_turn_s(link_set, bandwidth_s))
+        if self.ways is None or not link_set.is_cut:
             return least_s
-        links, at = self.topology.links, one.links
+        links, at = self.topology.links, link_set.links
         capacity, src, dst = links.bandwidth_bytes_per_s[at], links.src[at], links.dst[at]
-        befores = [self._before(at, some) for some in self._some(src, capacity, one.sources, after=False)]
-        afters = [self._after(at, some) for some in self._some(dst, capacity, one.targets, after=True)]
+        befores = [self._before(at, some) for some in self._some(src, capacity, link_set.sources, after=False)]
+        afters = [self._after(at, some) for some in self._some(dst, capacity, link_set.targets, after=True)]
         times = (least_time(bandwidth_s, capacity, *both) for both in product(befores, afters))
         return max(least_s, *times)
 
@@ -123,7 +123,11 @@ class Crossing:
         columns = (table.bandwidth_bytes_per_s, self.send_s, self.receive_s, self.after_s)
         ends = np.maximum(table.src[links], table.dst[links])
         alive = bool((table.bandwidth_bytes_per_s[np.maximum(table.src, table.dst) < topology.num_devices] > 0).all())
-        return alive and bool((ends < topology.num_devices).all()) and all(np.ptp(one[links]) == 0 for one in columns)
+        return (
+            alive
+            and bool((ends < topology.num_devices).all())
+            and all(np.ptp(column[links]) == 0 for column in columns)
+        )
 
     def _in_turn_s(self, one: LinkSet, bandwidth_s: float) -> float:
         """The time that links prove if a device prepares one message after another, and receives one after another.

@@ -42,9 +42,10 @@ class Distance:
 def farthest(network: FlowNetwork, product: Product, devices: Ints) -> Distance:
     """The farthest two of some devices."""
     if _is_regular(product) and len(devices) == product.topology.num_devices:
-        ends = [_ends(one.block) for one in product.dimensions]
+        ends = [_ends(dimension.block) for dimension in product.dimensions]
         src, dst = (
-            sum(pair[end] * one.stride for pair, one in zip(ends, product.dimensions, strict=True)) for end in (0, 1)
+            sum(pair[end] * dimension.stride for pair, dimension in zip(ends, product.dimensions, strict=True))
+            for end in (0, 1)
         )
         return farthest_pair(network, product, np.array([src]), np.array([dst]))
     sources = devices[: max(1, MOST_PAIRS // len(devices))]
@@ -57,10 +58,10 @@ def farthest_pair(network: FlowNetwork, product: Product, src: Ints, dst: Ints) 
     latency_s, overhead_s = topology.links.latency_s[network.number], overheads(topology)[network.number]
     if _is_regular(product):
         away, overhead = np.zeros(len(src)), np.zeros(len(src))
-        for one in product.dimensions:
-            here, there = one.coordinate(src), one.coordinate(dst)
-            away += _metric(one.block)(here, there)
-            overhead = np.maximum(overhead, np.where(here != there, _least_overhead(one.block, topology), 0.0))
+        for dimension in product.dimensions:
+            here, there = dimension.coordinate(src), dimension.coordinate(dst)
+            away += _metric(dimension.block)(here, there)
+            overhead = np.maximum(overhead, np.where(here != there, _least_overhead(dimension.block, topology), 0.0))
         away += 2 * overhead
     elif topology.num_nodes <= MOST_NODES:
         away = np.full(len(src), np.inf)
@@ -97,11 +98,14 @@ def _is_regular(product: Product) -> bool:
     small = topology.num_nodes <= MOST_NODES
     if small and not (topology.links.bandwidth_bytes_per_s > 0).all():
         return False
-    return all(_is_known(one.block) and _has_own_latencies(one, topology.links.latency_s) for one in product.dimensions)
+    return all(
+        _is_known(dimension.block) and _has_own_latencies(dimension, topology.links.latency_s)
+        for dimension in product.dimensions
+    )
 
 
-def _has_own_latencies(one: Dimension, latency_s: Floats) -> bool:
-    return bool((one.of_lines(latency_s) == one.block.links.latency_s).all())
+def _has_own_latencies(dimension: Dimension, latency_s: Floats) -> bool:
+    return bool((dimension.of_lines(latency_s) == dimension.block.links.latency_s).all())
 
 
 def _is_known(block: Block) -> bool:

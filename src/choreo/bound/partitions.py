@@ -50,7 +50,7 @@ class Parting:
 def best_boxes(network: FlowNetwork, product: Product, devices: Ints) -> Parting:
     """The heaviest partition of some devices into boxes."""
     families = product.unsplit()[:MOST_FAMILIES]
-    return max((boxes_of(network, product, unsplit, devices) for unsplit in families), key=lambda one: one.ratio)
+    return max((boxes_of(network, product, unsplit, devices) for unsplit in families), key=lambda family: family.ratio)
 
 
 def heaviest_partition(

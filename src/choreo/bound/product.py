@@ -138,21 +138,21 @@ class Product:
         group = np.full(self.topology.num_nodes, -1)
         group[: len(devices)] = devices
         for at in unsplit:
-            one = self.dimensions[at]
-            inside = np.repeat(devices[one.first_ports()], one.block.switches)
-            group[one.first_switch : one.first_switch + len(inside)] = inside
+            dimension = self.dimensions[at]
+            inside = np.repeat(devices[dimension.first_ports()], dimension.block.switches)
+            group[dimension.first_switch : dimension.first_switch + len(inside)] = inside
         return group
 
     def lifted(self, at: int, inside: Bools) -> Bools:
         """A set of one block's nodes, repeated in all of its lines, with the switches between the devices in it."""
-        one = self.dimensions[at]
+        dimension = self.dimensions[at]
         lifted = np.zeros(self.topology.num_nodes, np.bool_)
-        lifted[: self.topology.num_devices] = inside[one.coordinate(np.arange(self.topology.num_devices))]
+        lifted[: self.topology.num_devices] = inside[dimension.coordinate(np.arange(self.topology.num_devices))]
         for other in self.dimensions:
-            if other is one:
-                switches = np.tile(inside[one.block.size :], one.lines)
+            if other is dimension:
+                switches = np.tile(inside[dimension.block.size :], dimension.lines)
             else:
-                switches = np.repeat(inside[one.coordinate(other.first_ports())], other.block.switches)
+                switches = np.repeat(inside[dimension.coordinate(other.first_ports())], other.block.switches)
             lifted[other.first_switch : other.first_switch + len(switches)] = switches
         return lifted
 
@@ -167,11 +167,11 @@ class Product:
         if not self.is_connected or len(self.dimensions) > MOST_DIMENSIONS:
             return None
         each: list[Fraction] = []
-        for one, cut, slowed in zip(self.dimensions, self.least, self.slowed, strict=True):
-            size, adds = one.block.size, one.block.reduces.any()
-            if adds and one.block.kind != "switch":
+        for dimension, cut, slowed in zip(self.dimensions, self.least, self.slowed, strict=True):
+            size, adds = dimension.block.size, dimension.block.reduces.any()
+            if adds and dimension.block.kind != "switch":
                 return None
-            both_ways = not slowed and (one.block.kind == "line" or adds)
+            both_ways = not slowed and (dimension.block.kind == "line" or adds)
             each.append(2 * cut * Fraction(size - 1, size) if both_ways else min([cut, *slowed]))
         for unsplit in self.unsplit():
             box = math.prod(self.dimensions[at].block.size for at in unsplit)

@@ -94,7 +94,7 @@ def _from_cuts(
     question = Question(network, weight, sinks)
     found = answer(question, asked.product, known)
     inside = ~found.inside if backwards else found.inside
-    groups = (one for unsplit in _families(asked) for one in best_groups(question, asked.product.boxes(unsplit)))
+    groups = (group for unsplit in _families(asked) for group in best_groups(question, asked.product.boxes(unsplit)))
     sets = (_link_set(asked, one.ratio, ~one.inside if backwards else one.inside) for one in (found, *groups))
     return BoundProof(found.ratio, "cut", found.exact, _cut(asked, inside), tuple(sets))
 

@@ -52,8 +52,8 @@ def traffic_cuts(network: FlowNetwork, product: Product, demand: Demand) -> Iter
     """Cuts around boxes, and cuts through all lines of a dimension at its bottlenecks."""
     for unsplit in product.unsplit()[:MOST_FAMILIES]:
         yield from _around_groups(network, demand, product.boxes(unsplit), product.topology.num_devices)
-    for at, one in enumerate(product.dimensions):
-        for cut in telling_cuts(one.block) or ():
+    for at, dimension in enumerate(product.dimensions):
+        for cut in telling_cuts(dimension.block) or ():
             inside = product.lifted(at, cut)
             yield from (_around(network, demand, side) for side in (inside, ~inside))
 
@@ -76,12 +76,15 @@ def _around(network: FlowNetwork, demand: Demand, inside: Bools) -> Traffic:
 def _is_plain(product: Product) -> bool:
     """Whether every link has its block's bandwidth."""
     bandwidth = product.topology.links.bandwidth_bytes_per_s
-    return all((one.of_lines(bandwidth) == one.block.links.bandwidth_bytes_per_s).all() for one in product.dimensions)
+    return all(
+        (dimension.of_lines(bandwidth) == dimension.block.links.bandwidth_bytes_per_s).all()
+        for dimension in product.dimensions
+    )
 
 
 def _by_dimension(network: FlowNetwork, product: Product) -> Traffic:
     """The bound of the slowest dimension; it is exact if every dimension's own bound is."""
-    found = [_of_block(one.block) for one in product.dimensions]
+    found = [_of_block(dimension.block) for dimension in product.dimensions]
     at = max(range(len(found)), key=lambda at: found[at].ratio * product.dimensions[at].lines)
     one, block = product.dimensions[at], found[at]
     exact = all(each.exact for each in found)

@@ -107,7 +107,7 @@ class Ways:
 
 def least_time(seconds: float, capacity: Floats, before: Stages, after: Stages) -> float:
     """The least time in which links carry what takes them `seconds` at full capacity."""
-    sides = [((one.first_s, one.weight), (one.second_s, 1 - one.weight)) for one in (before, after)]
+    sides = [((times_s.first_s, times_s.weight), (times_s.second_s, 1 - times_s.weight)) for times_s in (before, after)]
     gaps = [(start + end, capacity * (early * late)) for start, early in sides[0] for end, late in sides[1]]
     gap, weight = (np.concatenate(column) for column in zip(*gaps, strict=True))
     usable = (weight > 0) & np.isfinite(gap)

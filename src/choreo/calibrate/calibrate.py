@@ -83,7 +83,7 @@ class Calibration(Result):
     def kept(self) -> tuple[Band, ...]:
         """The bands whose fit says something about the machine."""
         left_out = self.left_out
-        return tuple(one for one in self.constants.bands if one.residual <= MAX_ERROR and one.ranks not in left_out)
+        return tuple(band for band in self.constants.bands if band.residual <= MAX_ERROR and band.ranks not in left_out)
 
     @property
     def format(self) -> str:
@@ -192,7 +192,7 @@ def calibrate(
         band
         for count in ranks
         for buffers in ("private", "registered")
-        for band in fit([one for one in samples if one.ranks == count and one.buffers == buffers], cores)
+        for band in fit([sample for sample in samples if sample.ranks == count and sample.buffers == buffers], cores)
     ]
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     host = socket.gethostname()
@@ -209,17 +209,17 @@ def _measure(session: BenchSession, size: int, buffers: Buffers, rounds: int, ro
         except ChoreoError:
             continue
         case = case_of(collective, ranks, size)
-        one = session.ours(collective, algorithm, registered=buffers == "registered")
-        one.prepare(case, 60.0)
-        first_s = one.time(1, 2, 60.0)
-        one.iterations = min(1000, max(1, math.ceil(round_s / max(first_s, 1e-7))))
-        contestants.append(one)
+        contestant = session.ours(collective, algorithm, registered=buffers == "registered")
+        contestant.prepare(case, 60.0)
+        first_s = contestant.time(1, 2, 60.0)
+        contestant.iterations = min(1000, max(1, math.ceil(round_s / max(first_s, 1e-7))))
+        contestants.append(contestant)
         cases.append((algorithm, case))
     race(contestants, rounds, 60.0)
     session.choreo.ask({"do": "forget"})
     return [
-        Sample(case.collective, algorithm, ranks, case.size_bytes, size, one.median_s, buffers)
-        for one, (algorithm, case) in zip(contestants, cases, strict=True)
+        Sample(case.collective, algorithm, ranks, case.size_bytes, size, contestant.median_s, buffers)
+        for contestant, (algorithm, case) in zip(contestants, cases, strict=True)
     ]
 
 
@@ -229,6 +229,6 @@ def _rates(session: BenchSession, ranks: int) -> dict[str, float]:
     found: dict[str, float] = {}
     for verb in ("copy", "add"):
         for place, size in (("cache", CACHED_BYTES), ("memory", MEMORY_BYTES)):
-            rate = statistics.median(float(one["rates"][f"{verb} {size}"]) for one in answers)
+            rate = statistics.median(float(answer["rates"][f"{verb} {size}"]) for answer in answers)
             found[f"{verb} in {place}, {ranks} ranks"] = rate
     return found

@@ -48,17 +48,17 @@ class Sample:
 
 def fit(samples: Sequence[Sample], cores: int) -> list[Band]:
     """A band for each size that was measured, up to the geometric mean with the next; all for one number of ranks."""
-    sizes = sorted({one.near_bytes for one in samples})
+    sizes = sorted({sample.near_bytes for sample in samples})
     bands: list[Band] = []
     larger: CostModel | None = None
     for number, size in reversed(list(enumerate(sizes))):
         near = {size: 1.0} | {other: NEIGHBOUR for other in sizes[max(0, number - 1) : number + 2] if other != size}
         alone = larger is not None and size < PAGE_BYTES
-        rows = [one for one in samples if one.near_bytes in ({size} if alone else near)]
-        larger = _solve(rows, [near[one.near_bytes] for one in rows], larger if alone else None, cores)
-        here = [one for one in rows if one.near_bytes == size]
+        rows = [sample for sample in samples if sample.near_bytes in ({size} if alone else near)]
+        larger = _solve(rows, [near[row.near_bytes] for row in rows], larger if alone else None, cores)
+        here = [row for row in rows if row.near_bytes == size]
         predicted = _terms(here, larger, cores) @ _constants(larger)
-        errors = [abs(float(time_s) / one.time_s - 1) for time_s, one in zip(predicted, here, strict=True)]
+        errors = [abs(float(time_s) / sample.time_s - 1) for time_s, sample in zip(predicted, here, strict=True)]
         to_bytes = round(math.sqrt(size * sizes[number + 1])) if number + 1 < len(sizes) else 1 << 62
         alpha, bandwidth, gamma = larger.alpha_s, larger.bandwidth_bytes_per_s, larger.gamma_s_per_byte
         residual = statistics.median(errors)
@@ -70,7 +70,7 @@ def _solve(rows: Sequence[Sample], near: Sequence[float], bytes_as: CostModel | 
     """The constants that explain these samples best; with `bytes_as` only alpha is fitted."""
     from scipy.optimize import nnls
 
-    times = np.array([one.time_s for one in rows])
+    times = np.array([row.time_s for row in rows])
     even = weights = np.array(near) / times
     # The constants depend on which rank is slowest in a step, and that on the constants.
     link = bytes_as or CostModel(1e-6, 1e10, 1e-11)
@@ -102,10 +102,10 @@ _SCALE = np.array([1e-6, 1e-10, 1e-10])
 def _terms(rows: Sequence[Sample], link: CostModel, cores: int) -> npt.NDArray[np.float64]:
     """The messages, bytes and reduced bytes of every sample."""
     found = np.empty((len(rows), 3))
-    for number, one in enumerate(rows):
-        counted = _counted(one.collective, one.algorithm, one.ranks, cores)
-        terms: Terms = slowest(counted, one.size_bytes, link)
-        share = one.size_bytes / counted.units
+    for number, row in enumerate(rows):
+        counted = _counted(row.collective, row.algorithm, row.ranks, cores)
+        terms: Terms = slowest(counted, row.size_bytes, link)
+        share = row.size_bytes / counted.units
         found[number] = terms.messages, terms.sent * share, terms.reduced * share
     return found
 

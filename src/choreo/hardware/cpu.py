@@ -102,7 +102,7 @@ class Cpu(Device):
     @property
     def at_work(self) -> SharedCpu:
         """The constants that were measured with the number of ranks nearest to this one."""
-        return min(self.shared, key=lambda one: (abs(math.log(one.ranks / self.ranks)), -one.ranks))
+        return min(self.shared, key=lambda shared: (abs(math.log(shared.ranks / self.ranks)), -shared.ranks))
 
     @property
     def busy_sending(self) -> bool:
@@ -114,12 +114,12 @@ class Cpu(Device):
         if ranks == self.ranks and self.launch_s > 0:
             return self
         whole = self.memory_bytes * self.ranks
-        one = replace(self, ranks=ranks, memory_bytes=whole // ranks)
-        found = one.at_work
+        share = replace(self, ranks=ranks, memory_bytes=whole // ranks)
+        found = share.at_work
         # If ranks outnumber the cores they share them evenly.
-        slower = one.sharing / max(1.0, found.ranks / self.cores)
+        slower = share.sharing / max(1.0, found.ranks / self.cores)
         return replace(
-            one,
+            share,
             launch_s=found.operator_s * slower,
             memory_bandwidth_bytes_per_s=found.memory_bandwidth_bytes_per_s / slower,
             peak_flops={name: curve.peak_flops / slower for name, curve in found.products.items()},

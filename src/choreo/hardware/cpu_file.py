@@ -49,8 +49,8 @@ def cpu_of(document: object, path: Path) -> Cpu:
     for field in ("cores", "memory_bytes"):
         if not getattr(entry, field) > 0:
             raise DeviceError(f"{shown(path)}: {field} must be above 0, not {getattr(entry, field)}")
-    for number, one in enumerate(entry.shared):
-        _check(f"{shown(path)}: shared[{number}]", one)
+    for number, shared in enumerate(entry.shared):
+        _check(f"{shown(path)}: shared[{number}]", shared)
     return cpu_from(
         name=entry.name,
         host=entry.host,
@@ -73,7 +73,7 @@ def cpu_from(
     sources: tuple[Source, ...] = (),
 ) -> Cpu:
     """A processor as one rank has it, from what was measured."""
-    found = tuple(sorted(shared, key=lambda one: one.ranks))
+    found = tuple(sorted(shared, key=lambda shared: shared.ranks))
     return Cpu(
         name=name,
         chip=name,
@@ -99,14 +99,14 @@ def cpu_from(
     ).for_ranks(1)
 
 
-def _check(where: str, one: SharedCpu) -> None:
+def _check(where: str, share: SharedCpu) -> None:
     tables: dict[str, Mapping[str, object]] = {
-        "": {"ranks": one.ranks, "operator_s": one.operator_s},
-        "memory ": {"bandwidth": one.memory_bandwidth_bytes_per_s},
-        **{f"products.{name}.": asdict(curve) for name, curve in one.products.items()},
+        "": {"ranks": share.ranks, "operator_s": share.operator_s},
+        "memory ": {"bandwidth": share.memory_bandwidth_bytes_per_s},
+        **{f"products.{name}.": asdict(curve) for name, curve in share.products.items()},
         **{
             f"attention.{precision}.{name}.": asdict(curve)
-            for precision, found in one.attention.items()
+            for precision, found in share.attention.items()
             for name, curve in found.items()
         },
     }
@@ -114,17 +114,19 @@ def _check(where: str, one: SharedCpu) -> None:
         for key, value in values.items():
             if not (isinstance(value, int | float) and (value > 0 or (value == 0 and key in MAY_BE_ZERO))):
                 raise DeviceError(f"{where}.{table}{key} must be above 0, not {value}")
-    if "fp32" not in one.products or set(one.products) - set(PRECISIONS):
+    if "fp32" not in share.products or set(share.products) - set(PRECISIONS):
         known = ", ".join(PRECISIONS)
-        raise DeviceError(f"{where}.products holds fp32 and others of {known}, not {sorted(one.products)}")
-    if set(one.attention) != set(one.products):
-        raise DeviceError(f"{where}.attention needs {sorted(one.products)} as products do, not {sorted(one.attention)}")
-    for precision, found in one.attention.items():
+        raise DeviceError(f"{where}.products holds fp32 and others of {known}, not {sorted(share.products)}")
+    if set(share.attention) != set(share.products):
+        raise DeviceError(
+            f"{where}.attention needs {sorted(share.products)} as products do, not {sorted(share.attention)}"
+        )
+    for precision, found in share.attention.items():
         if set(found) != {"forward", "backward"}:
             raise DeviceError(f"{where}.attention.{precision} needs forward and backward, not {sorted(found)}")
-    if missing := set(MEMORY_KINDS) - set(one.memory):
+    if missing := set(MEMORY_KINDS) - set(share.memory):
         raise DeviceError(f"{where}.memory lacks {', '.join(sorted(missing))}")
-    for kind, tiers in one.memory.items():
+    for kind, tiers in share.memory.items():
         rising = list(tiers.at_bytes) == sorted(set(tiers.at_bytes)) and min(tiers.at_bytes, default=0) > 0
         if not (rising and len(tiers.at_bytes) == len(tiers.share) and min(tiers.share) > 0):
             raise DeviceError(f"{where}.memory.{kind} needs rising at_bytes, and a share above 0 for each of them")
@@ -143,14 +145,16 @@ def cpu_text(cpu: Cpu) -> str:
     lines = _table(figures)
     for source in cpu.sources:
         lines += ["", "[[sources]]", *_table({"figure": source.figure, "source": source.source})]
-    for one in cpu.shared:
+    for shared in cpu.shared:
         lines += ["", "[[shared]]"]
-        lines += _table({name: getattr(one, name) for name in ("ranks", "operator_s")})
-        lines += _table({"memory_bandwidth_bytes_per_s": one.memory_bandwidth_bytes_per_s})
+        lines += _table({name: getattr(shared, name) for name in ("ranks", "operator_s")})
+        lines += _table({"memory_bandwidth_bytes_per_s": shared.memory_bandwidth_bytes_per_s})
         attention = {
-            f"{precision}.{name}": curve for precision, found in one.attention.items() for name, curve in found.items()
+            f"{precision}.{name}": curve
+            for precision, found in shared.attention.items()
+            for name, curve in found.items()
         }
-        for group, curves in (("products", one.products), ("attention", attention), ("memory", one.memory)):
+        for group, curves in (("products", shared.products), ("attention", attention), ("memory", shared.memory)):
             for name, curve in curves.items():
                 lines += ["", f"[shared.{group}.{name}]", *_table(asdict(curve))]
     return "\n".join(lines) + "\n"

@@ -138,8 +138,8 @@ def _text(device: Device) -> str:
         ("peak_flops", device.peak_flops),
         ("curves.matmul", asdict(curves.matmul)),
         ("curves.power", asdict(curves.power)),
-        *((f'curves.attention."{name}"', asdict(one)) for name, one in curves.attention.items()),
-        *((f"curves.memory.{name}", asdict(one)) for name, one in curves.memory.items()),
+        *((f'curves.attention."{name}"', asdict(curve)) for name, curve in curves.attention.items()),
+        *((f"curves.memory.{name}", asdict(curve)) for name, curve in curves.memory.items()),
         ("curves.precision", curves.precision),
     ]
     for name, table in tables:
@@ -181,8 +181,8 @@ def _curves(path: Path, entry: _CurvesEntry) -> Curves:
         "matmul": asdict(entry.matmul),
         "power": asdict(entry.power),
         "precision": entry.precision,
-        **{f"attention.{name}": asdict(one) for name, one in entry.attention.items()},
-        **{f"memory.{name}": asdict(one) for name, one in entry.memory.items()},
+        **{f"attention.{name}": asdict(curve) for name, curve in entry.attention.items()},
+        **{f"memory.{name}": asdict(curve) for name, curve in entry.memory.items()},
     }
     for table, values in tables.items():
         for key, value in values.items():

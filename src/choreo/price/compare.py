@@ -69,8 +69,8 @@ def compare(
     ['recursive_doubling', 'ring', 'naive']
     """
     counted = _counted(schedules, ports)
-    prices = [price_of(one, size_bytes, cost_model) for one in sorted(counted, key=_simplicity)]
-    return sorted(prices, key=lambda one: one.total_s)
+    prices = [price_of(candidate, size_bytes, cost_model) for candidate in sorted(counted, key=_simplicity)]
+    return sorted(prices, key=lambda price: price.total_s)
 
 
 def winners(
@@ -102,11 +102,11 @@ def winners(
     ordered = sorted(counted, key=_simplicity)
     first, last = Fraction(from_bytes), Fraction(to_bytes)
     corners = {first, last}
-    for one in ordered:
-        corners |= {corner for corner in _breakpoints(one, cost_model) if first < corner < last}
+    for candidate in ordered:
+        corners |= {corner for corner in _breakpoints(candidate, cost_model) if first < corner < last}
     changes: set[Fraction] = set(corners)
     for start, end in pairwise(sorted(corners)):
-        lines = [_line(one, cost_model, (start + end) / 2) for one in ordered]
+        lines = [_line(candidate, cost_model, (start + end) / 2) for candidate in ordered]
         changes |= set(_lower_envelope(lines, start, end))
     return _ranges(ordered, cost_model, from_bytes, to_bytes, changes)
 
@@ -118,44 +118,44 @@ def _counted(schedules: Iterable[Schedule | Profile], ports: str) -> list[Profil
     counted = [s if isinstance(s, Profile) else profile(s, ports) for s in schedules]
     if not counted:
         raise UsageError("there are no schedules to choose from")
-    kinds = sorted({f"{one.collective} over {one.ranks} ranks" for one in counted})
+    kinds = sorted({f"{candidate.collective} over {candidate.ranks} ranks" for candidate in counted})
     if len(kinds) > 1:
         raise UsageError(f"only schedules of one collective and number of ranks compare, not {', '.join(kinds)}")
     return counted
 
 
-def _simplicity(one: Profile) -> tuple[int, int, float, str]:
+def _simplicity(candidate: Profile) -> tuple[int, int, float, str]:
     """The order of schedules that cost the same."""
-    return (one.max_fan_in, one.num_steps, int(one.sent.sum()) / one.units, one.label)
+    return (candidate.max_fan_in, candidate.num_steps, int(candidate.sent.sum()) / candidate.units, candidate.label)
 
 
-def _candidate_lines(one: Profile, cost_model: CostModel) -> list[tuple[int, list[_Line]]]:
+def _candidate_lines(candidate: Profile, cost_model: CostModel) -> list[tuple[int, list[_Line]]]:
     alpha, gamma = Fraction(cost_model.alpha_s), Fraction(cost_model.gamma_s_per_byte)
     beta = 1 / Fraction(cost_model.bandwidth_bytes_per_s)
     return [
         (
             kind.num_steps,
-            [_Line(m * alpha, (sent * beta + reduced * gamma) / one.units) for m, sent, reduced in exact],
+            [_Line(m * alpha, (sent * beta + reduced * gamma) / candidate.units) for m, sent, reduced in exact],
         )
-        for kind in one.kinds
+        for kind in candidate.kinds
         for exact in [[tuple(map(Fraction, terms)) for terms in kind.candidates]]
     ]
 
 
-def _breakpoints(one: Profile, cost_model: CostModel) -> set[Fraction]:
+def _breakpoints(candidate: Profile, cost_model: CostModel) -> set[Fraction]:
     """Sizes at which the slowest rank of some step may change."""
     found = set()
-    for _, lines in _candidate_lines(one, cost_model):
+    for _, lines in _candidate_lines(candidate, cost_model):
         for a, b in combinations(lines, 2):
             if a.slope != b.slope:
                 found.add((b.fixed - a.fixed) / (a.slope - b.slope))
     return found
 
 
-def _line(one: Profile, cost_model: CostModel, inside: Fraction) -> _Line:
+def _line(candidate: Profile, cost_model: CostModel, inside: Fraction) -> _Line:
     """The price as a straight line around a size where no slowest rank changes."""
     fixed = slope = Fraction(0)
-    for count, lines in _candidate_lines(one, cost_model):
+    for count, lines in _candidate_lines(candidate, cost_model):
         worst = max(lines, key=lambda line: line.at(inside))
         fixed += count * worst.fixed
         slope += count * worst.slope
@@ -187,7 +187,7 @@ def _ranges(
     """The winner at each whole size next to a change, and in between, merged into ranges."""
 
     def winner(size: Fraction) -> Profile:
-        return min(ordered, key=lambda one: _line(one, cost_model, size).at(size))
+        return min(ordered, key=lambda candidate: _line(candidate, cost_model, size).at(size))
 
     around = {math.floor(size) + offset for size in changes for offset in (0, 1)}
     stops = sorted(size for size in around if from_bytes <= size <= to_bytes)

@@ -239,7 +239,7 @@ class _Block:
 def _undominated(candidates: Ints | Floats) -> tuple[Terms, ...]:
     """The candidates that no other one equals or exceeds in all three terms."""
     kept: list[Terms] = []
-    for one in sorted({Terms(*row) for row in candidates.tolist()}, reverse=True):
-        if not any(all(a >= b for a, b in zip(other, one, strict=True)) for other in kept):
-            kept.append(one)
+    for terms in sorted({Terms(*row) for row in candidates.tolist()}, reverse=True):
+        if not any(all(a >= b for a, b in zip(other, terms, strict=True)) for other in kept):
+            kept.append(terms)
     return tuple(kept)

@@ -27,9 +27,9 @@ LENGTH = struct.Struct("<Q")
 def all_gather_blobs(engine: Engine, blob: bytes, timeout_s: float, step_of: str) -> list[bytes]:
     """The blobs of all ranks, by rank, of any lengths."""
     steps = _Steps(engine, timeout_s, step_of)
-    lengths = [LENGTH.unpack(one)[0] for one in steps.all_gather(LENGTH.pack(len(blob)))]
+    lengths = [LENGTH.unpack(length)[0] for length in steps.all_gather(LENGTH.pack(len(blob)))]
     found = steps.all_gather(blob.ljust(max(lengths), b"\0"))
-    return [bytes(one[:length]) for one, length in zip(found, lengths, strict=True)]
+    return [bytes(blob[:length]) for blob, length in zip(found, lengths, strict=True)]
 
 
 def broadcast_blob(engine: Engine, blob: bytes | None, root: int, timeout_s: float, step_of: str) -> bytes:

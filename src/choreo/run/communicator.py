@@ -262,16 +262,22 @@ class Communicator(ObjectCalls, MessageCalls, RecoverCalls):
             return msgspec.msgpack.encode(me)
 
         blobs = exchange_made(partial(all_gather_blobs, engine, step_of="init"), contact, deadline.timeout_s)
-        ranks = list(zip(connection.peers, (msgspec.msgpack.decode(one, type=_Contact) for one in blobs), strict=True))
+        ranks = list(
+            zip(connection.peers, (msgspec.msgpack.decode(blob, type=_Contact) for blob in blobs), strict=True)
+        )
         remote = connection.remote
         can = [
-            bool(remote[peer.rank] or peer.rank == self.rank or can_read(peer.pid, one.probe_address, one.probe_value))
-            for peer, one in ranks
+            bool(
+                remote[peer.rank]
+                or peer.rank == self.rank
+                or can_read(peer.pid, contact.probe_address, contact.probe_value)
+            )
+            for peer, contact in ranks
         ]
         engine.readable = bool(engine.all_gather(np.array(can), deadline.left_s, "init")[:, self.rank].all())
         key = None if connection.network is None or not remote.any() else connection.network.derive_key("messages")
-        contacts = [one for _, one in ranks]
-        places, ports = [one.channels_at for one in contacts], [one.port for one in contacts]
+        contacts = [contact for _, contact in ranks]
+        places, ports = [contact.channels_at for contact in contacts], [contact.port for contact in contacts]
         cipher = "" if connection.network is None else connection.network.cipher
         self.messages.connect(places, ports, key, readable=engine.readable, cipher=cipher)
 

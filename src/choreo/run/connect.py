@@ -165,8 +165,10 @@ class _Connecting:
         return b""
 
     def _open(self, ranks: list[_Introduction]) -> None:
-        self._peers = tuple(PeerInfo(number, one.host_name, one.pid, one.address) for number, one in enumerate(ranks))
-        here = [number for number, one in enumerate(ranks) if one.host == self._host]
+        self._peers = tuple(
+            PeerInfo(number, rank.host_name, rank.pid, rank.address) for number, rank in enumerate(ranks)
+        )
+        here = [number for number, rank in enumerate(ranks) if rank.host == self._host]
         for number in here:
             if number != self._rank:
                 try:
@@ -201,13 +203,13 @@ class _Connecting:
             end_s = max(self._end_s, time.monotonic() + FINISH_S)
             self._tcp = self._listener.finish(self._tcp, self._elsewhere, end_s)
             # The executor closes its descriptors when it ends, and the failure detector still needs its own then.
-            for number, one in self._tcp.control.items():
-                self._watch(number, one.socket.fileno())
+            for number, connection in self._tcp.control.items():
+                self._watch(number, connection.socket.fileno())
 
     def finish(self, ranks: list[_Introduction]) -> Connection:
         """The connection, once all ranks have opened what they need."""
         rank, segment = self._rank, self._segment
-        controls = {number: ControlConnection(one) for number, one in self._tcp.control.items()}
+        controls = {number: ControlConnection(connection) for number, connection in self._tcp.control.items()}
         detector = FailureDetector(
             rank,
             self._peers,
@@ -219,10 +221,10 @@ class _Connecting:
         )
         streams = _streams(self._tcp, "" if self._network is None else self._network.cipher)
         others = [
-            (self._maps[number], one.pid, self._watched[number], streams.get(number, ()), controls.get(number))
-            for number, one in enumerate(ranks)
+            (self._maps[number], rank.pid, self._watched[number], streams.get(number, ()), controls.get(number))
+            for number, rank in enumerate(ranks)
         ]
-        here = [one for one in ranks if one.host == self._host]
+        here = [rank for rank in ranks if rank.host == self._host]
         spins = SPINS_ALONE if len(here) <= (os.cpu_count() or 1) else SPINS_SHARED
         apart = len({one.scheduling_group for one in here}) > 1
         self._until_watched.pop_all()
@@ -233,7 +235,7 @@ class _Connecting:
             self._peers,
             segment,
             endpoint,
-            remote=np.array([one.host != self._host for one in ranks]),
+            remote=np.array([rank.host != self._host for rank in ranks]),
             sockets=[one.socket for several in self._tcp.streams.values() for one in several],
             host=self._host,
             detector=detector,
@@ -249,11 +251,11 @@ class _Connecting:
 
 
 def _check_quorums(ranks: list[_Introduction]) -> None:
-    for rank, one in enumerate(ranks):
-        if one.quorum != ranks[0].quorum:
+    for rank, introduction in enumerate(ranks):
+        if introduction.quorum != ranks[0].quorum:
             raise UsageError(
-                f'the quorum of rank {rank} is "{one.quorum}" and that of rank 0 "{ranks[0].quorum}"; give all ranks '
-                "the same CHOREO_QUORUM, or quorum="
+                f'the quorum of rank {rank} is "{introduction.quorum}" and that of rank 0 "{ranks[0].quorum}"; '
+                "give all ranks the same CHOREO_QUORUM, or quorum="
             )
 
 
@@ -273,13 +275,13 @@ def _scheduling_group(kernel: Path = Path("/proc")) -> str:
 
 def _communicator_network(network: NetworkConfig | None, ranks: list[_Introduction]) -> NetworkConfig:
     """The network with this communicator's own key. Every rank derives the same one."""
-    unreachable = [rank for rank, one in enumerate(ranks) if not one.port]
+    unreachable = [rank for rank, introduction in enumerate(ranks) if not introduction.port]
     if network is None or unreachable:
         raise RendezvousError(
             f"the ranks are on several hosts, but rank {unreachable[0]} has no address at which the others reach it",
             ranks=unreachable,
         )
-    others = [rank for rank, one in enumerate(ranks) if bool(one.ciphers) != bool(ranks[0].ciphers)]
+    others = [rank for rank, introduction in enumerate(ranks) if bool(introduction.ciphers) != bool(ranks[0].ciphers)]
     if others:
         first, other = ("sealed", "plain") if ranks[0].ciphers else ("plain", "sealed")
         raise RendezvousError(
@@ -287,10 +289,10 @@ def _communicator_network(network: NetworkConfig | None, ranks: list[_Introducti
             "(CHOREO_NETWORK)",
             ranks=others,
         )
-    cipher = next((name for name in ranks[0].ciphers if all(name in one.ciphers for one in ranks)), "")
+    cipher = next((name for name in ranks[0].ciphers if all(name in rank.ciphers for rank in ranks)), "")
     if network.sealed and not cipher:
         raise RendezvousError("the ranks' libcryptos have no cipher in common; use --network plain on all hosts")
-    return replace(network, secret=network.derive_key("communicator", (one.nonce for one in ranks)), cipher=cipher)
+    return replace(network, secret=network.derive_key("communicator", (rank.nonce for rank in ranks)), cipher=cipher)
 
 
 def _streams(tcp: TcpConnections, cipher: str) -> dict[int, tuple[StreamSpec, ...]]:
@@ -306,6 +308,6 @@ def _streams(tcp: TcpConnections, cipher: str) -> dict[int, tuple[StreamSpec, ..
 def _ranks_by_host(ranks: list[_Introduction]) -> tuple[tuple[int, ...], ...]:
     """The ranks of each host, in order of the lowest."""
     found: dict[str, list[int]] = {}
-    for rank, one in enumerate(ranks):
-        found.setdefault(one.host, []).append(rank)
+    for rank, introduction in enumerate(ranks):
+        found.setdefault(introduction.host, []).append(rank)
     return tuple(map(tuple, found.values()))

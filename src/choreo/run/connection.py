@@ -142,8 +142,8 @@ class Connection:
         self.endpoint.close()
         self.consensus.close()
         self.detector.close()
-        for one in self.sockets:
-            one.close()
+        for sock in self.sockets:
+            sock.close()
         self.segment.close()
         self.maps, self.pidfds = [], []
 

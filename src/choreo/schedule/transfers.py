@@ -151,9 +151,9 @@ class Transfers:
         `step` has the shape (m, 1), so that moves written for one step number broadcast over many at once.
         """
         together = [moves] if isinstance(moves, Move) else moves
-        if not isinstance(together, Sequence) or not all(isinstance(one, Move) for one in together):
+        if not isinstance(together, Sequence) or not all(isinstance(each, Move) for each in together):
             raise ScheduleError(f"a step must be a move(...) or a list of them, not {moves!r:.80}")
-        parts = [_broadcast(step, one) for one in together]
+        parts = [_broadcast(step, each) for each in together]
         if not parts:
             return Transfers.none()
         # Side by side, not one after another, so that the rows stay ordered by step.

@@ -80,12 +80,20 @@ def compare_results(before: dict[str, Any], after: dict[str, Any]) -> Comparison
         changes.append(
             LinkChange(*ends, old.bytes, new.bytes, old.busy_s, new.busy_s, old.utilisation, new.utilisation)
         )
-    moved = [one for one in changes if _differs(one)]
-    moved.sort(key=lambda one: (-abs(one.busy_after_s - one.busy_before_s), _natural(one.src), _natural(one.dst)))
-    asked = [{**{name: one[name] for name in SETTINGS}, **(one.get("settings") or {})} for one in (before, after)]
+    moved = [change for change in changes if _differs(change)]
+    moved.sort(
+        key=lambda change: (
+            -abs(change.busy_after_s - change.busy_before_s),
+            _natural(change.src),
+            _natural(change.dst),
+        )
+    )
+    asked = [
+        {**{name: result[name] for name in SETTINGS}, **(result.get("settings") or {})} for result in (before, after)
+    ]
     settings = (Change(name, asked[0].get(name), asked[1].get(name)) for name in asked[0] | asked[1])
     return Comparison(
-        tuple(one for one in settings if one.before != one.after),
+        tuple(setting for setting in settings if setting.before != setting.after),
         tuple(Change(name, before[name], after[name]) for name in FIGURES),
         tuple(moved),
         len(changes) - len(moved),
@@ -114,8 +122,8 @@ def _loads(result: dict[str, Any]) -> dict[tuple[str, str], _Load]:
     return loads
 
 
-def _differs(one: LinkChange) -> bool:
-    pairs = ((one.bytes_before, one.bytes_after), (one.busy_before_s, one.busy_after_s))
+def _differs(change: LinkChange) -> bool:
+    pairs = ((change.bytes_before, change.bytes_after), (change.busy_before_s, change.busy_after_s))
     return any(abs(old - new) > 1e-9 * max(old, new) for old, new in pairs)
 
 

@@ -40,11 +40,11 @@ def _bytes_s(topology: Topology, devices: list[int], system: NcclSystem, chosen:
     """The bytes of any schedule, and those of this algorithm over the narrowest cut."""
     found = [(least, 1.0)]
     if chosen.algorithm != "P2P":
-        ways = [bound(one, topology, least.size_bytes, root=0, devices=devices) for one in ("broadcast", "reduce")]
+        ways = [bound(kind, topology, least.size_bytes, root=0, devices=devices) for kind in ("broadcast", "reduce")]
         times = 1.0 if least.collective in ("all_reduce", "broadcast", "reduce") else (len(devices) - 1) / len(devices)
         rounds = 2 * (len(devices) - 1) / len(devices)
         times = rounds if (chosen.algorithm, least.collective) == ("Ring", "all_reduce") else times
-        found += [(one, times) for one in ways]
+        found += [(way, times) for way in ways]
     return max(
         times * one.bandwidth_bound_s / (_efficiency(topology, system, one) * DATA[chosen.protocol])
         for one, times in found

@@ -170,19 +170,21 @@ def document(network: DescribedTopology) -> dict[str, object]:
         "diameter_links": diameter(topology),
         "dimensions": [
             {
-                "kind": one.kind,
-                "size": one.size,
-                "bandwidth_bytes_per_s": _one_or_both(one.bandwidth),
-                "latency_s": _one_or_both(one.latency),
-                "overhead_s": _one_or_both(one.overhead),
-                "message_rate_per_s": rate_of_gap(one.gap[1]),
-                "medium": one.medium,
-                "links": one.links,
+                "kind": dimension.kind,
+                "size": dimension.size,
+                "bandwidth_bytes_per_s": _one_or_both(dimension.bandwidth),
+                "latency_s": _one_or_both(dimension.latency),
+                "overhead_s": _one_or_both(dimension.overhead),
+                "message_rate_per_s": rate_of_gap(dimension.gap[1]),
+                "medium": dimension.medium,
+                "links": dimension.links,
             }
-            for one in dimensions(topology)
+            for dimension in dimensions(topology)
         ],
         "sources": [
-            {"figure": one.figure, "source": one_line(one.source)} for file in network.files for one in file.sources
+            {"figure": source.figure, "source": one_line(source.source)}
+            for file in network.files
+            for source in file.sources
         ],
     }
 

@@ -63,7 +63,7 @@ class Collectives(Calls):
             opts,
             tensors,
             finish,
-            *(self._all_reduce(one, opts.reduceOp, finish) for one in tensors),
+            *(self._all_reduce(tensor, opts.reduceOp, finish) for tensor in tensors),
         )
 
     @group_call
@@ -114,12 +114,14 @@ class Collectives(Calls):
         if not inputs[0].is_cpu:
             return self._other(inputs[0]).allgather_coalesced(outputs, inputs, opts)
         finish: Finish = []
-        if len(outputs) != self._size or any(len(one) != len(inputs) for one in outputs):
+        if len(outputs) != self._size or any(len(output) != len(inputs) for output in outputs):
             raise UsageError(f"all_gather_coalesced needs {self._size} lists of {len(inputs)} tensors")
         calls = [
             self._all_gather([by_rank[at] for by_rank in outputs], tensor, finish) for at, tensor in enumerate(inputs)
         ]
-        return self._run("all_gather", inputs, opts, [one for by_rank in outputs for one in by_rank], finish, *calls)
+        return self._run(
+            "all_gather", inputs, opts, [tensor for by_rank in outputs for tensor in by_rank], finish, *calls
+        )
 
     @group_call
     def all_gather_single(self, output: Any, tensor: Any, opts: Any = None) -> Any:
@@ -155,7 +157,7 @@ class Collectives(Calls):
         if len(given) != self._size:
             raise UsageError(f"reduce_scatter got {len(given)} tensors; it needs one for each of {self._size} ranks")
         finish: Finish = []
-        counts = [one.numel() for one in given]
+        counts = [tensor.numel() for tensor in given]
         sizes = None if len(set(counts)) == 1 else counts
         how = reduction(opts.reduceOp, self._size)
         array = flat(how.before(_concatenated(given)))
@@ -225,7 +227,7 @@ class Collectives(Calls):
         given: list[Any] = []
         if self.comm.rank == opts.rootRank:
             given = inputs[0] if inputs and isinstance(inputs[0], list) else inputs
-            if len(given) != self._size or any(one.numel() != output.numel() for one in given):
+            if len(given) != self._size or any(tensor.numel() != output.numel() for tensor in given):
                 raise UsageError(f"scatter: the root must give {self._size} tensors of {output.numel()} elements")
             array = flat_bytes(_concatenated(given))
         return self._run(
@@ -265,7 +267,7 @@ class Collectives(Calls):
         finish: Finish = []
         given = flat_bytes(_concatenated(inputs))
         item = inputs[0].element_size() // given.itemsize
-        counts = [one.numel() * item for one in inputs], [one.numel() * item for one in outputs]
+        counts = [tensor.numel() * item for tensor in inputs], [tensor.numel() * item for tensor in outputs]
         room = _scattered(outputs, finish)
         call = partial(self.comm.all_to_all, given, send_sizes=counts[0], recv_sizes=counts[1], out=room)
         return self._run("all_to_all", inputs, opts, outputs, finish, call)
@@ -293,7 +295,7 @@ class Collectives(Calls):
     def _all_gather(self, outputs: list[Any], tensor: Any, finish: Finish) -> partial[Any]:
         given = flat_bytes(tensor)
         item = tensor.element_size() // given.itemsize
-        most = max((one.numel() for one in outputs), default=0) * item
+        most = max((output.numel() for output in outputs), default=0) * item
         if given.size < most:  # sizes differ: all send as much as the greatest
             padded = tensor.new_zeros(most // item)
             padded[: tensor.numel()] = tensor.reshape(-1)
@@ -305,7 +307,7 @@ class Collectives(Calls):
         """An array of `count` elements for each rank, whose rows are, or become, the tensors."""
         if len(outputs) != self._size:
             raise UsageError(f"{name} got {len(outputs)} output tensors; it needs one for each of {self._size} ranks")
-        if any(one.dtype is not like.dtype for one in outputs):
+        if any(output.dtype is not like.dtype for output in outputs):
             raise UsageError(f"{name}: the outputs must be of {like.dtype}, as the input is")
         whole = joined(outputs)
         if whole is None or flat_bytes(whole).size != count * self._size:
@@ -323,20 +325,20 @@ def _copy_rows(table: Any, tensors: list[Any]) -> None:
 def _concatenated(tensors: list[Any]) -> Any:
     """The elements of all tensors, one after another; not copied if they are already contiguous."""
     whole = joined(tensors)
-    return torch.cat([one.detach().reshape(-1) for one in tensors]) if whole is None else whole
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors]) if whole is None else whole
 
 
 def _scattered(tensors: list[Any], finish: Finish) -> Array:
     """An array for all elements, one after another, which are copied to the tensors in the end."""
     whole = joined(tensors)
     if whole is None:
-        whole = tensors[0].new_empty(sum(one.numel() for one in tensors))
+        whole = tensors[0].new_empty(sum(tensor.numel() for tensor in tensors))
         finish.append(lambda: _copy_parts(whole, tensors))
     return flat_bytes(whole)
 
 
 def _copy_parts(whole: Any, tensors: list[Any]) -> None:
-    for part, tensor in zip(whole.split([one.numel() for one in tensors]), tensors, strict=True):
+    for part, tensor in zip(whole.split([tensor.numel() for tensor in tensors]), tensors, strict=True):
         tensor.detach().copy_(part.view(tensor.shape))
 
 

@@ -89,7 +89,7 @@ class ProcessGroup(Messages, Collectives):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        return [torch.device("cpu"), *(torch.device(one) for one in self.others)]
+        return [torch.device("cpu"), *(torch.device(other) for other in self.others)]
 
     def _get_backend(self, device: torch.device) -> Any:
         other = self.others.get(device.type)

@@ -67,10 +67,10 @@ def joined(tensors: list[Any]) -> Any:
     """One tensor of the memory of all, if they lie one after another; else None."""
     first = tensors[0]
     at, item, total = first.data_ptr(), first.element_size(), 0
-    for one in tensors:
-        if one.data_ptr() != at + total * item or not one.is_contiguous() or one.dtype is not first.dtype:
+    for tensor in tensors:
+        if tensor.data_ptr() != at + total * item or not tensor.is_contiguous() or tensor.dtype is not first.dtype:
             return None
-        total += one.numel()
+        total += tensor.numel()
     storage = first.untyped_storage()
     if (first.storage_offset() + total) * item > storage.nbytes() or first.is_conj() or first.is_neg():
         return None  # neighbours by chance

@@ -33,7 +33,7 @@ class Work(dist.Work):
     def of_all(cls, works: list[Work]) -> Work:
         """One for several."""
         calls = [call for work in works for call in work._calls]
-        return cls(calls, [one for work in works for one in work._results], [work._complete for work in works])
+        return cls(calls, [result for work in works for result in work._results], [work._complete for work in works])
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait for the result; raise what went wrong."""

@@ -36,4 +36,4 @@ def best_plan(workload: Workload, ranks: int, global_batch: int, seq: int, devic
         )
     except UsageError:  # the machine was not measured
         return replicas
-    return next((one.plan for one in found.plans if one.step.fits), replicas)
+    return next((candidate.plan for candidate in found.plans if candidate.step.fits), replicas)

@@ -65,8 +65,8 @@ class TrainConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """The configuration as JSON values."""
-        found = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
-        model = {one.name: getattr(self.model, one.name) for one in dataclasses.fields(self.model)}
+        found = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
+        model = {entry.name: getattr(self.model, entry.name) for entry in dataclasses.fields(self.model)}
         if isinstance(model.get("latent"), Latent):
             model["latent"] = dataclasses.asdict(model["latent"])
         return found | {"model": {"kind": type(self.model).__name__, **model}, "plan": self.plan.fields()}

@@ -61,9 +61,9 @@ def predict(
 
 def _timeline(step: Step, parts: Mapping[str, float]) -> Iterator[Mapping[str, Any]]:
     """Passes as simulated; the sums of gradients and the optimizer come after them."""
-    for one in step.pipeline.tasks:
-        at = {"micro_batch": one.micro_batch, "chunk": one.chunk, "start_s": one.start_s, "end_s": one.end_s}
-        yield {"stage": one.stage, "name": one.kind, **at}
+    for task in step.pipeline.tasks:
+        at = {"micro_batch": task.micro_batch, "chunk": task.chunk, "start_s": task.start_s, "end_s": task.end_s}
+        yield {"stage": task.stage, "name": task.kind, **at}
     sent = {name: seconds for name, seconds in parts.items() if name.startswith("dp ") or name == "pp all_reduce"}
     # The passes have already waited for some of the replicas' sums.
     left_s = max(0.0, step.step_time_s - step.pipeline.time_s - parts["optimizer"])

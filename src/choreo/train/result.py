@@ -102,24 +102,24 @@ class TrainingRun(Result):
     @property
     def losses(self) -> list[float]:
         """The loss of every step."""
-        return [one.loss for one in self.steps]
+        return [step.loss for step in self.steps]
 
     @property
     def time_s(self) -> float:
         """The median time of a step; the first, a warm-up, does not count if there are others."""
-        return median(one.time_s for one in self.steps[1:] or self.steps)
+        return median(step.time_s for step in self.steps[1:] or self.steps)
 
     @property
     def parts(self) -> dict[str, float]:
         """Seconds of the mean step by part, without the first if there are others."""
         counted_steps = self.steps[1:] or self.steps
-        names = dict.fromkeys(name for one in counted_steps for name in one.parts)
-        return {name: sum(one.parts.get(name, 0.0) for one in counted_steps) / len(counted_steps) for name in names}
+        names = dict.fromkeys(name for step in counted_steps for name in step.parts)
+        return {name: sum(step.parts.get(name, 0.0) for step in counted_steps) / len(counted_steps) for name in names}
 
     @property
     def core_wait(self) -> float:
         """The fraction of a step that ranks waited for a core, in the median step."""
-        return median(one.core_wait_s / one.time_s for one in self.steps[1:] or self.steps)
+        return median(step.core_wait_s / step.time_s for step in self.steps[1:] or self.steps)
 
     @property
     def disturbed(self) -> str:

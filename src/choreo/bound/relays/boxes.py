@@ -154,7 +154,7 @@ def _are_alike(topology: Topology, inside: Bools, inner: Bools, near: Ints, at: 
 
     def same(sets: list[Ints]) -> bool:
         figures = [[np.sort(column[those]) for column in columns] for those in sets]
-        return all(np.array_equal(a, b) for one in figures for a, b in zip(figures[0], one, strict=True))
+        return all(np.array_equal(a, b) for figure in figures for a, b in zip(figures[0], figure, strict=True))
 
     devices = np.flatnonzero(inside)
     return same([np.flatnonzero(inner & (near == device)) for device in devices]) and same(list(at.values()))

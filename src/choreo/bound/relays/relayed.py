@@ -48,7 +48,7 @@ class _Entry:
         size = self.units * unit_bytes
         if self._most(known_s - self.lag_s) >= size:
             return known_s
-        low, high = known_s, known_s + self.lag_s + sum(_long_enough(one, size) for one in self.sides)
+        low, high = known_s, known_s + self.lag_s + sum(_long_enough(side, size) for side in self.sides)
         for _ in range(HALVINGS):
             middle = (low + high) / 2
             low, high = (low, middle) if self._most(middle - self.lag_s) >= size else (middle, high)
@@ -59,7 +59,7 @@ class _Entry:
         if len(self.sides) == 1:
             return float(self.sides[0].most_bytes(np.array([left_s]))[0])
         leaves, enters = self.sides
-        after, before = (one.starts_s + one.gap_s * np.linspace(-1.0, GAPS, MOMENTS) for one in self.sides)
+        after, before = (side.starts_s + side.gap_s * np.linspace(-1.0, GAPS, MOMENTS) for side in self.sides)
         moment = np.concatenate((after, [left_s / 2], left_s - before))
         return float((leaves.most_bytes(moment) + enters.most_bytes(left_s - moment)).min())
 
@@ -95,8 +95,8 @@ class Relayed:
 def _least_s(entries: tuple[_Entry, ...], unit_bytes: float) -> float:
     """Every schedule that is simulated asks for the same bound. Most entries prove no more than the first."""
     found = 0.0
-    for one in entries:
-        found = one.time_s(unit_bytes, found)
+    for entry in entries:
+        found = entry.time_s(unit_bytes, found)
     return found
 
 
@@ -124,9 +124,9 @@ def _entries(asked: Asked, crossing: Crossing) -> Iterator[_Entry]:
 def _around_root(asked: Asked, crossing: Crossing) -> Iterator[_Entry]:
     """Between a root and all other devices, which it has links to. The root prepares, or receives, one by one."""
     topology, root = asked.product.topology, asked.root_device
-    if asked.collective not in ("broadcast", "reduce") or [one.kind for one in topology.blocks if one.size > 1] != [
-        "fully_connected"
-    ]:
+    if asked.collective not in ("broadcast", "reduce") or [
+        block.kind for block in topology.blocks if block.size > 1
+    ] != ["fully_connected"]:
         return
     inside = np.arange(topology.num_devices) != root
     leaving = asked.collective == "reduce"

@@ -17,13 +17,15 @@ from choreo.hardware.names import get_device
 DATA = Path(__file__).parent / "data"
 CALL_S = 20e-6  # what a call costs the host that timed h200_kernels.csv, beside the kernel
 PARTS: dict[str, Callable[[MeasuredKernel], bool]] = {
-    "matmuls, bf16": lambda one: one.kind.startswith("gemm") and one.dtype == "bf16" and one.kind != "gemm_burst",
-    "matmuls, bursts": lambda one: one.kind == "gemm_burst",
-    "matmuls, fp8": lambda one: one.dtype == "fp8",
-    "batched products": lambda one: one.kind == "bmm",
-    "attention, cuDNN": lambda one: one.kind.startswith("attn_"),
-    "attention, flash-2": lambda one: one.kind.startswith("flash2_"),
-    "memory-bound": lambda one: not one.is_matmul and not one.is_attention,
+    "matmuls, bf16": lambda kernel: (
+        kernel.kind.startswith("gemm") and kernel.dtype == "bf16" and kernel.kind != "gemm_burst"
+    ),
+    "matmuls, bursts": lambda kernel: kernel.kind == "gemm_burst",
+    "matmuls, fp8": lambda kernel: kernel.dtype == "fp8",
+    "batched products": lambda kernel: kernel.kind == "bmm",
+    "attention, cuDNN": lambda kernel: kernel.kind.startswith("attn_"),
+    "attention, flash-2": lambda kernel: kernel.kind.startswith("flash2_"),
+    "memory-bound": lambda kernel: not kernel.is_matmul and not kernel.is_attention,
 }
 
 
@@ -54,7 +56,7 @@ def _residuals() -> list[str]:
     left_out = cross_validate(device, kernels)
     lines = ["H200, calibrated      kernels  median  90th    bias   left out: median  90th"]
     for name, matches in PARTS.items():
-        at = [number for number, one in enumerate(kernels) if matches(one)]
+        at = [number for number, kernel in enumerate(kernels) if matches(kernel)]
         some = [kernels[number] for number in at]
         burst = errors(device, some, left_out[at])
         lines.append(f"{name:22}{_format_errors(errors(device, some))}  {_format_errors(burst, short=True)}")
@@ -67,10 +69,10 @@ def _residuals() -> list[str]:
 def _experts(device: Device) -> list[str]:
     kernels = read_kernels(DATA / "h200_experts.csv")
     parts = {
-        "matmuls, bf16": [one for one in kernels if one.kind == "gemm" and one.dtype == "bf16"],
-        "weight gradients, bf16": [one for one in kernels if one.kind == "gemm_nt"],
-        "matmuls, fp8": [one for one in kernels if one.kind == "gemm" and one.dtype == "fp8"],
-        "the same, split sums": [one for one in kernels if one.kind == "gemm_split"],
+        "matmuls, bf16": [kernel for kernel in kernels if kernel.kind == "gemm" and kernel.dtype == "bf16"],
+        "weight gradients, bf16": [kernel for kernel in kernels if kernel.kind == "gemm_nt"],
+        "matmuls, fp8": [kernel for kernel in kernels if kernel.kind == "gemm" and kernel.dtype == "fp8"],
+        "the same, split sums": [kernel for kernel in kernels if kernel.kind == "gemm_split"],
     }
     return [f"{name:22}{_format_errors(errors(device, some))}" for name, some in parts.items()]
 
@@ -79,11 +81,17 @@ def _published(device: Device) -> list[str]:
     kernels = read_kernels(DATA / "h200_kernels.csv")
     # Below 60 us the host's pace was measured, not the device's.
     parts: dict[str, Sequence[MeasuredKernel]] = {
-        "matmuls, early": [one for one in kernels if one.is_matmul and one.m <= 1024 and one.time_s > 60e-6],
-        "matmuls, later": [one for one in kernels if one.is_matmul and one.m > 1024 and one.time_s > 60e-6],
-        "attention, forward": [one for one in kernels if one.kind == "attn_fwd_causal"],
-        "attention, both ways": [one for one in kernels if one.kind == "attn_fwdbwd_causal"],
-        "memory-bound": [one for one in kernels if not one.is_matmul and not one.is_attention and one.time_s > 40e-6],
+        "matmuls, early": [
+            kernel for kernel in kernels if kernel.is_matmul and kernel.m <= 1024 and kernel.time_s > 60e-6
+        ],
+        "matmuls, later": [
+            kernel for kernel in kernels if kernel.is_matmul and kernel.m > 1024 and kernel.time_s > 60e-6
+        ],
+        "attention, forward": [kernel for kernel in kernels if kernel.kind == "attn_fwd_causal"],
+        "attention, both ways": [kernel for kernel in kernels if kernel.kind == "attn_fwdbwd_causal"],
+        "memory-bound": [
+            kernel for kernel in kernels if not kernel.is_matmul and not kernel.is_attention and kernel.time_s > 40e-6
+        ],
     }
     lines = []
     for name, some in parts.items():

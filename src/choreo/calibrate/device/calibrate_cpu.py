@@ -87,12 +87,12 @@ class CpuCalibration(Result):
     def peak_flops(self) -> dict[str, list[float]]:
         """FLOP/s of large products at one rank, by precision, for each number of ranks."""
         shared = self.cpu.shared
-        return {name: [one.products[name].peak_flops for one in shared] for name in shared[0].products}
+        return {name: [entry.products[name].peak_flops for entry in shared] for name in shared[0].products}
 
     @property
     def memory_bandwidth_bytes_per_s(self) -> list[float]:
         """Bytes a second that a rank reads and writes in memory, for each number of ranks."""
-        return [one.memory_bandwidth_bytes_per_s for one in self.cpu.shared]
+        return [entry.memory_bandwidth_bytes_per_s for entry in self.cpu.shared]
 
     @property
     def operator_s(self) -> float:

@@ -44,7 +44,7 @@ def _layer(torch: Any, how: str) -> Callable[[Any], Any]:
 
     def layer(x: Any) -> Any:
         ready = copy(norms[0](x))
-        queries, keys, values = (heads(one(ready)) for one in (query, key, value))
+        queries, keys, values = (heads(tensor(ready)) for tensor in (query, key, value))
         found = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
         x = x + reduce(out(found.transpose(1, 2).flatten(2)))
         wide = functional.gelu(up(copy(norms[1](x))), approximate="tanh")

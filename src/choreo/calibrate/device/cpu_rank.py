@@ -158,7 +158,9 @@ def _memory_bound(torch: Any, operands: Operands, kind: str, shape: tuple[int, i
     values = [operands.take(*shape, gradient=kind == "cross_entropy") for _ in range(length)]
     if kind == "cross_entropy":
         labels = torch.randint(0, COLUMNS, (shape[0],))
-        return (lambda: [torch.autograd.grad(functional.cross_entropy(one, labels), one) for one in values]), 2 * length
+        return (
+            lambda: [torch.autograd.grad(functional.cross_entropy(value, labels), value) for value in values]
+        ), 2 * length
     if kind == "gather":
         table, indices = operands.take(*shape, gradient=True), torch.randint(0, shape[0], (shape[0],))
         gradient = operands.take(*shape)

@@ -124,7 +124,7 @@ def _family(kernel: MeasuredKernel) -> str:
 
 
 def _columns(kernels: Sequence[MeasuredKernel]) -> tuple[Array, Array, Array]:
-    m, n, k = (np.array([getattr(one, name) for one in kernels], dtype=np.float64) for name in ("m", "n", "k"))
+    m, n, k = (np.array([getattr(kernel, name) for kernel in kernels], dtype=np.float64) for name in ("m", "n", "k"))
     return m, n, k
 
 
@@ -136,12 +136,12 @@ def _groups(device: Device) -> list[tuple[Callable[[MeasuredKernel], bool], Call
     ) -> tuple[Callable[[MeasuredKernel], bool], Callable[[list[MeasuredKernel]], Array]]:
         held = replace(device, duty=BURST) if how == "gemm_burst" else device
 
-        def matches(one: MeasuredKernel) -> bool:
-            same = one.dtype.partition("x")[0] == precision
-            return one.is_matmul and same and (one.kind if one.kind in UNUSUAL else "") == how
+        def matches(kernel: MeasuredKernel) -> bool:
+            same = kernel.dtype.partition("x")[0] == precision
+            return kernel.is_matmul and same and (kernel.kind if kernel.kind in UNUSUAL else "") == how
 
         def evaluate(some: list[MeasuredKernel]) -> Array:
-            batch = np.array([one.batch for one in some])
+            batch = np.array([kernel.batch for kernel in some])
             return held.batched_matmul_time(batch, *_columns(some), precision, split=how == "gemm_split")
 
         return matches, evaluate
@@ -153,19 +153,19 @@ def _groups(device: Device) -> list[tuple[Callable[[MeasuredKernel], bool], Call
 
         def evaluate(some: list[MeasuredKernel]) -> Array:
             batch, heads, sequence = _columns(some)
-            shape = (batch, heads, sequence, sequence, np.array([float(one.dtype[1:]) for one in some]), causal)
+            shape = (batch, heads, sequence, sequence, np.array([float(kernel.dtype[1:]) for kernel in some]), causal)
             forward = device.attention_time(*shape, flash=generation)
             if not name.endswith("fwdbwd"):
                 return forward
             return forward + device.attention_time(*shape, backward=True, flash=generation)
 
-        return (lambda one: one.kind == f"{name}_{mask}"), evaluate
+        return (lambda kernel: kernel.kind == f"{name}_{mask}"), evaluate
 
     def memory(kind: str) -> tuple[Callable[[MeasuredKernel], bool], Callable[[list[MeasuredKernel]], Array]]:
         def evaluate(some: list[MeasuredKernel]) -> Array:
-            return device.memory_time(np.array([one.bytes_moved for one in some]), kind)
+            return device.memory_time(np.array([kernel.bytes_moved for kernel in some]), kind)
 
-        return (lambda one: KINDS.get(one.kind) == kind), evaluate
+        return (lambda kernel: KINDS.get(kernel.kind) == kind), evaluate
 
     return [
         *(products(precision, how) for precision in device.peak_flops for how in ("", *UNUSUAL)),
@@ -207,10 +207,10 @@ def _solve(
 
 
 def _fit_matmul(device: Device, kernels: list[MeasuredKernel]) -> Device:
-    sixteen = [one for one in kernels if one.dtype.startswith(("bf16", "fp16"))]
+    sixteen = [kernel for kernel in kernels if kernel.dtype.startswith(("bf16", "fp16"))]
     if len(sixteen) > 12:
         curve, power = device.curves.matmul, device.curves.power
-        bursts = any(one.kind == "gemm_burst" for one in sixteen)
+        bursts = any(kernel.kind == "gemm_burst" for kernel in sixteen)
 
         def make(values: Array) -> Device:
             issue, ramp, quantum, loss, memory, sm_w = (float(value) for value in values)
@@ -224,7 +224,7 @@ def _fit_matmul(device: Device, kernels: list[MeasuredKernel]) -> Device:
         device = _solve(make, sixteen, start, low, (issue[1], 1000, 1, 100, 1, 10 * power.sm_w))
     for precision in (*device.peak_flops, SPLIT):
         dtype, _, split = precision.partition("-")
-        own = [one for one in kernels if one.dtype == dtype and (one.kind == "gemm_split") == bool(split)]
+        own = [kernel for kernel in kernels if kernel.dtype == dtype and (kernel.kind == "gemm_split") == bool(split)]
         if precision not in ("bf16", "fp16") and own:
 
             def make_precise(values: Array, precision: str = precision, device: Device = device) -> Device:
@@ -238,7 +238,7 @@ def _fit_attention(device: Device, kernels: list[MeasuredKernel]) -> Device:
     for library, flash in (("flash2", 2), ("attn", None)):
         names = [device._flash(flash, direction) for direction in ("forward", "backward")]
         for name, direction in zip(names, ("fwd", "fwdbwd"), strict=True):
-            own = [one for one in kernels if one.kind.startswith(f"{library}_{direction}_")]
+            own = [kernel for kernel in kernels if kernel.kind.startswith(f"{library}_{direction}_")]
             if len(own) < 6:
                 continue
             curve = device.curves.attention[name]
@@ -257,12 +257,12 @@ def _fit_attention(device: Device, kernels: list[MeasuredKernel]) -> Device:
 def _fit_memory(device: Device, kernels: list[MeasuredKernel]) -> Device:
     memory = dict(device.curves.memory)
     sm_clocks = device.sms * device.max_clock_hz
-    ordered = sorted({KINDS[one.kind] for one in kernels}, key=lambda kind: kind not in BY_MEMORY)
+    ordered = sorted({KINDS[kernel.kind] for kernel in kernels}, key=lambda kind: kind not in BY_MEMORY)
     for kind in ordered:
-        own = [one for one in kernels if KINDS[one.kind] == kind and one.time_s > 5 * device.launch_s]
+        own = [kernel for kernel in kernels if KINDS[kernel.kind] == kind and kernel.time_s > 5 * device.launch_s]
         if not own:
             continue
-        rate = float(np.median([one.bytes_moved / (one.time_s - device.launch_s) for one in own]))
+        rate = float(np.median([kernel.bytes_moved / (kernel.time_s - device.launch_s) for kernel in own]))
         if kind in BY_MEMORY:
             memory[kind] = replace(memory[kind], share=min(1.0, rate / device.memory_bandwidth_bytes_per_s))
         else:

@@ -25,7 +25,7 @@ def fit_shared(times_s: Sequence[float], ranks: int) -> SharedCpu:
     operator_s = _time_of("operator", times_s)
     products = {}
     for precision in ("fp32", "bf16"):
-        own = [(one, s) for one, s in measured if one.kind.startswith("gemm") and one.dtype == precision]
+        own = [(kernel, s) for kernel, s in measured if kernel.kind.startswith("gemm") and kernel.dtype == precision]
         products[precision] = _products(own, operator_s)
     rates = {
         kind: _rates([(probe, time_s) for probe, time_s in measured if probe.kind == kind], operator_s)
@@ -68,29 +68,29 @@ def cpu_errors(cpu: Cpu, times_s: dict[int, list[float]]) -> FitErrors:
     """The errors of the curves against measured products and attention; memory-bound kernels are as measured."""
     ratios = []
     for ranks, found in times_s.items():
-        one = cpu.for_ranks(ranks)
-        among_others_s = one.launch_s - _time_of("operator", found)  # as no probe has it
+        share = cpu.for_ranks(ranks)
+        among_others_s = share.launch_s - _time_of("operator", found)  # as no probe has it
         for probe, time_s in zip(PROBES, found, strict=True):
             if probe.kind.startswith("gemm"):
-                alone_s = float(one.matmul_time(probe.m, probe.n, probe.k, probe.dtype)) - among_others_s
+                alone_s = float(share.matmul_time(probe.m, probe.n, probe.k, probe.dtype)) - among_others_s
                 ratios.append(alone_s / time_s - 1)
             elif probe.kind.startswith("attn_fwd_"):
                 causal = probe.kind.endswith("causal")
                 shape = (probe.m, probe.n, probe.k, probe.k, probe.head_dim, causal, probe.dtype)
-                ratios.append((float(one.attention_time(*shape)) - among_others_s) / time_s - 1)
+                ratios.append((float(share.attention_time(*shape)) - among_others_s) / time_s - 1)
     size = np.abs(ratios)
     return FitErrors(len(size), float(np.median(size)), float(np.percentile(size, 90)), float(np.median(ratios)))
 
 
 def _rates(measured: Sequence[tuple[CpuProbe, float]], operator_s: float) -> list[tuple[float, float]]:
     """Bytes moved and bytes a second of each size of one kind; a kernel takes at least a tenth of its time for them."""
-    return [(one.bytes_moved, one.bytes_moved / max(s - operator_s, 0.1 * s)) for one, s in measured]
+    return [(kernel.bytes_moved, kernel.bytes_moved / max(s - operator_s, 0.1 * s)) for kernel, s in measured]
 
 
 def _products(measured: Sequence[tuple[CpuProbe, float]], operator_s: float) -> CpuProducts:
     from scipy.optimize import least_squares
 
-    m, n, k = (np.array([getattr(one, name) for one, _ in measured], np.float64) for name in ("m", "n", "k"))
+    m, n, k = (np.array([getattr(kernel, name) for kernel, _ in measured], np.float64) for name in ("m", "n", "k"))
     took = np.array([max(s - operator_s, 0.1 * s) for _, s in measured])
     start_rate = float(np.max(2 * m * n * k / took))
 
@@ -126,9 +126,9 @@ def _one_way(
     from scipy.optimize import least_squares
 
     batch, heads, sequence, features = (
-        np.array([getattr(one, name) for one, _ in measured], np.float64) for name in ("m", "n", "k", "head_dim")
+        np.array([getattr(kernel, name) for kernel, _ in measured], np.float64) for name in ("m", "n", "k", "head_dim")
     )
-    causal = np.array([one.kind.endswith("causal") for one, _ in measured])
+    causal = np.array([kernel.kind.endswith("causal") for kernel, _ in measured])
     took = np.array([max(s - operator_s, 0.1 * s) for _, s in measured])
     rows = batch * heads * sequence
 

@@ -96,8 +96,10 @@ def write_kernels(path: str | Path, kernels: Iterable[MeasuredKernel], remarks: 
             file.write(f"# {remark}\n")
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
-        for one in kernels:
-            writer.writerow([one.kind, one.m, one.n, one.k, one.dtype, f"{one.time_s:.6g}", f"{one.rate:.6g}"])
+        for kernel in kernels:
+            writer.writerow(
+                [kernel.kind, kernel.m, kernel.n, kernel.k, kernel.dtype, f"{kernel.time_s:.6g}", f"{kernel.rate:.6g}"]
+            )
 
 
 def _kernel(path: Path, number: int, row: list[str]) -> MeasuredKernel:

@@ -111,8 +111,8 @@ def _matmul(timer: KernelTimer, kind: str, shape: tuple[int, int, int], dtype: A
 def _eight_bit(timer: KernelTimer) -> Iterator[MeasuredKernel]:
     torch = timer.torch
     multiply, eight = torch._scaled_mm, torch.float8_e4m3fn
-    one = torch.ones((), device="cuda", dtype=torch.float32)
-    options = {"scale_a": one, "scale_b": one, "out_dtype": torch.bfloat16}
+    unit = torch.ones((), device="cuda", dtype=torch.float32)
+    options = {"scale_a": unit, "scale_b": unit, "out_dtype": torch.bfloat16}
     for kind, fast in (("gemm", True), ("gemm_split", False)):
         for n, k in FEWER:
             for m in (1024, 4096, 8192, 16384) if fast else (1024, 8192):

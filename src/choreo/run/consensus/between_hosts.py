@@ -77,7 +77,7 @@ class HostConsensus:
 
     def __init__(self, ledger: Ledger, channel: ControlChannel, quorum: Quorum, rank: int) -> None:
         self._ledger, self._channel, self._quorum, self._rank = ledger, channel, quorum, rank
-        self._host = {one: number for number, ranks in enumerate(quorum.hosts) for one in ranks}
+        self._host = {rank: number for number, ranks in enumerate(quorum.hosts) for rank in ranks}
         self._voters: dict[str, _Voter] = {}
         self._highest: dict[str, int] = {}  # the highest ballot seen, by topic
         channel.answer = self._answer
@@ -159,7 +159,7 @@ class HostConsensus:
             return self._quorum.is_enough
         # Every side may continue, so it waits for all hosts that it can reach.
         if waited_s >= CUT_OFF_S:
-            awaited = [one for one in awaited if one == self._rank or not self._channel.is_cut_off(one)]
+            awaited = [rank for rank in awaited if rank == self._rank or not self._channel.is_cut_off(rank)]
         hosts = self._quorum.voters([self._rank] if waited_s >= SILENT_S else [self._rank, *awaited])
         return lambda voters: voters >= hosts
 

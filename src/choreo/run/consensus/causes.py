@@ -19,15 +19,15 @@ _NO_CAUSE = (0, PEER_GAVE_UP, LEFT, INTERRUPTED)
 
 def known_causes(detector: FailureDetector, statuses: Mapping[int, Status]) -> list[Cause]:
     """The causes that ranks have passed on, have given up with, or have published; those known best come last."""
-    found = [one.passed_on for one in statuses.values() if one.passed_on is not None]
+    found = [status.passed_on for status in statuses.values() if status.passed_on is not None]
     found += [Cause(rank, *detector.gave_up(rank)) for rank in statuses]
-    found += [Cause(rank, one.cause, one.culprit, one.call) for rank, one in statuses.items()]
+    found += [Cause(rank, status.cause, status.culprit, status.call) for rank, status in statuses.items()]
     return [one for one in found if one.outcome not in _NO_CAUSE]
 
 
 def publish_cause(detector: FailureDetector, causes: list[Cause]) -> None:
     """Pass on the cause that counts most, unless it is this rank's own."""
     status = detector.status
-    first = min(causes, key=lambda one: (one.outcome, one.rank), default=None)
+    first = min(causes, key=lambda cause: (cause.outcome, cause.rank), default=None)
     if first is not None and first.outcome != status.cause and first != status.passed_on:
         detector.publish(passed_on=first)

@@ -329,7 +329,7 @@ class ControlChannel:
 
         A decision may be the last message. A rank that does not get it would believe that it is left out.
         """
-        waiting = [one for one in self.connections.values() if not one.lost]
+        waiting = [connection for connection in self.connections.values() if not connection.lost]
         waiting = [one for one in waiting if one.unacknowledged_s() < UNACKNOWLEDGED_S]
         end_s = time.monotonic() + CLOSE_S
         while (waiting := [one for one in waiting if not one.finish()]) and time.monotonic() < end_s:

@@ -78,7 +78,7 @@ class _View(NamedTuple):
     @property
     def late(self) -> bool:
         """Whether the call is past a rank's deadline."""
-        return any(one.outcome == TIMED_OUT for one in self.causes)
+        return any(cause.outcome == TIMED_OUT for cause in self.causes)
 
 
 def agree_on_failure(
@@ -146,7 +146,9 @@ def _look(detector: FailureDetector, *, survive: bool) -> _View:
     detector.report_host()
     statuses = {rank: detector.status_of(rank) for rank in range(detector.world_size) if rank not in dead}
     call = detector.status.call
-    silent = {rank for rank, one in statuses.items() if not one.cause and not (survive and one.returned >= call)}
+    silent = {
+        rank for rank, status in statuses.items() if not status.cause and not (survive and status.returned >= call)
+    }
     silent -= detector.gone().keys()
     seen = _View(dead, statuses, silent, set(), known_causes(detector, statuses))
     if seen.late:
@@ -162,13 +164,15 @@ def _is_looking(detector: FailureDetector, seen: _View) -> bool:
     """
     if detector.channel is None or not seen.late or seen.silent or seen.cut_one_way or seen.dead:
         return False
-    return not all(one.acknowledged for one in seen.statuses.values() if one.cause)
+    return not all(status.acknowledged for status in seen.statuses.values() if status.cause)
 
 
 def _propose(detector: FailureDetector, seen: _View, *, survive: bool) -> Failure:
     dead, statuses, silent, causes = seen.dead, seen.statuses, seen.silent, seen.causes
     call, gone = detector.status.call, detector.gone()
-    suspects = {one.suspect for one in statuses.values()} | {one.culprit for one in causes if one.outcome == TIMED_OUT}
+    suspects = {status.suspect for status in statuses.values()} | {
+        cause.culprit for cause in causes if cause.outcome == TIMED_OUT
+    }
     stuck = set()
     if survive:
         stuck = silent
@@ -182,13 +186,15 @@ def _propose(detector: FailureDetector, seen: _View, *, survive: bool) -> Failur
     failed = dict.fromkeys(sorted(stuck), TIMED_OUT)
     failed |= dict.fromkeys(sorted(seen.cut_one_way), CUT_ONE_WAY) | lost | gone
     failed.pop(detector.rank, None)
-    survivors = [one for rank, one in statuses.items() if rank not in failed]
+    survivors = [status for rank, status in statuses.items() if rank not in failed]
     details = [RankFailure(rank, failed[rank], *detector.call_of(rank)) for rank in sorted(failed)[:4]]
     # The proposer may be calls ahead of another survivor. From these two numbers, each survivor determines for its own
     # call whether all have the result.
-    reduced = min(one.reduced for one in survivors)
-    first = min((one.call for one in survivors if one.cause and one.call > reduced), default=sys.maxsize)
-    kinds = {one.outcome: one for one in causes if one.rank not in failed}
+    reduced = min(survivor.reduced for survivor in survivors)
+    first = min(
+        (survivor.call for survivor in survivors if survivor.cause and survivor.call > reduced), default=sys.maxsize
+    )
+    kinds = {cause.outcome: cause for cause in causes if cause.rank not in failed}
     # If calls do not match, a rank that has left may simply have finished.
     if MISMATCHED in kinds and not (stuck or dead - gone.keys()):
         cause, culprit = MISMATCHED, kinds[MISMATCHED].culprit

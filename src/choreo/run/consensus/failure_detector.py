@@ -147,14 +147,18 @@ class FailureDetector:
         if connection.unacknowledged_s() >= UNACKNOWLEDGED_S:
             return True
         # The host acknowledges, so what is known about one of its ranks holds for all.
-        there = [one for at, one in channel.connections.items() if address and self.peers[at].address == address]
+        there = [
+            connection
+            for at, connection in channel.connections.items()
+            if address and self.peers[at].address == address
+        ]
         return connection.is_cut_off() and any(one.unacknowledged_s() >= UNACKNOWLEDGED_S for one in there)
 
     def publish_acknowledged(self) -> None:
         """Publish that all other hosts have acknowledged what this rank sent, as soon as they have."""
         if self.channel is None or self.status.acknowledged:
             return
-        if not any(one.is_cut_off() for one in self.channel.connections.values()):
+        if not any(connection.is_cut_off() for connection in self.channel.connections.values()):
             self.publish(acknowledged=True)
 
     def report_host(self) -> None:

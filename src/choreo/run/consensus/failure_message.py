@@ -90,7 +90,7 @@ def failure_error(
         then = f"{left} failed; shrink() goes on without them" if left else _RECONNECT
         return PeerFailure(f"{where}: {what}; {then}", ranks=failure.ranks, collective=call.collective, step=step)
     if failure.ranks:
-        what = "; ".join(_what_happened(detector, one) for one in failure.details)
+        what = "; ".join(_what_happened(detector, detail) for detail in failure.details)
         rest = len(failure.ranks) - len(failure.details)
         more = f"; and {rest} more ranks failed" if rest else ""
     elif failure.cause == TIMED_OUT:
@@ -113,30 +113,36 @@ def failure_error(
     )
 
 
-def _what_happened(detector: FailureDetector, one: RankFailure) -> str:
-    if one.outcome == ALTERED:
-        return f"what {detector.peers[one.rank]} sent {_ALTERED}"
+def _what_happened(detector: FailureDetector, failure: RankFailure) -> str:
+    if failure.outcome == ALTERED:
+        return f"what {detector.peers[failure.rank]} sent {_ALTERED}"
     what = {
         PEER_DIED: "died",
         TIMED_OUT: "did not answer before the deadline",
         LEFT: "ended or closed its communicator",
         INTERRUPTED: "was interrupted",
         CUT_ONE_WAY: "answers, but receives nothing from this side: the network is cut in one direction",
-    }[one.outcome]
-    if one.outcome == CUT_ONE_WAY:
-        return f"{detector.peers[one.rank]} {what}"
+    }[failure.outcome]
+    if failure.outcome == CUT_ONE_WAY:
+        return f"{detector.peers[failure.rank]} {what}"
     mine = detector.status.call
-    when = f"in call {one.call}, {one.text}" if one.call else "before its first call"
-    if one.outcome == LEFT:
-        when = f"before call {mine} was done" if one.call < 0 else f"after call {one.call}" if one.call else when
-    elif one.call < 0:
+    when = f"in call {failure.call}, {failure.text}" if failure.call else "before its first call"
+    if failure.outcome == LEFT:
+        when = (
+            f"before call {mine} was done"
+            if failure.call < 0
+            else f"after call {failure.call}"
+            if failure.call
+            else when
+        )
+    elif failure.call < 0:
         when = f"in call {mine}, or before it"
-    elif one.call and one.call < mine:
-        late = one.outcome == TIMED_OUT
+    elif failure.call and failure.call < mine:
+        late = failure.outcome == TIMED_OUT
         what = "had not come" if late else what
         when = f"to call {mine} by the deadline" if late else f"before call {mine}"
-        when += f"; its last was call {one.call}, {one.text}"
-    return f"{detector.peers[one.rank]} {what} {when}"
+        when += f"; its last was call {failure.call}, {failure.text}"
+    return f"{detector.peers[failure.rank]} {what} {when}"
 
 
 def _mismatch(detector: FailureDetector, failure: Failure) -> str:

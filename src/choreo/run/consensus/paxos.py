@@ -75,9 +75,9 @@ class Proposer(NamedTuple):
         if ballot != self.ballot or self.value is not None:
             return self
         promises = self.promises | {promise}
-        if not enough(frozenset(one.voter for one in promises)):
+        if not enough(frozenset(promise.voter for promise in promises)):
             return self._replace(promises=promises)
-        highest = max(promises, key=lambda one: one.accepted)
+        highest = max(promises, key=lambda given: given.accepted)
         return self._replace(promises=promises, value=self.own if highest.accepted == NEVER else highest.value)
 
     def on_acceptance(self, ballot: int, voter: int) -> Proposer:

@@ -137,20 +137,20 @@ class _Compiler:
     def _step(self, rows: Transfers) -> None:
         """Sends before receives: a step's transfers all read what was there before it."""
         step, ranges = int(rows.step[0]), self._ranges(rows)
-        for one in ranges:
-            if one.row.src == self.rank:
-                self._send(one, step)
-        incoming = [one for one in ranges if one.row.dst == self.rank]
-        # Writes happen in order of src, so if one must wait in scratch, all of the step must.
-        if any(self._is_exposed(one.row, step) for one in incoming) or self._is_split(incoming):
-            taken = [(one, self._to_scratch(one, step)) for one in incoming]
-            for one, scratch in taken:
-                self._from_scratch(one, scratch, step)
+        for transfer in ranges:
+            if transfer.row.src == self.rank:
+                self._send(transfer, step)
+        incoming = [transfer for transfer in ranges if transfer.row.dst == self.rank]
+        # Writes happen in order of src, so if one must wait in scratch, all in the step must.
+        if any(self._is_exposed(transfer.row, step) for transfer in incoming) or self._is_split(incoming):
+            taken = [(transfer, self._to_scratch(transfer, step)) for transfer in incoming]
+            for transfer, scratch in taken:
+                self._from_scratch(transfer, scratch, step)
         else:
-            for one in incoming:
-                self._receive(one, step)
-        for one in ranges:
-            self.written[one.row.dst, one.row.chunk : one.row.chunk + one.row.span] = True
+            for transfer in incoming:
+                self._receive(transfer, step)
+        for transfer in ranges:
+            self.written[transfer.row.dst, transfer.row.chunk : transfer.row.chunk + transfer.row.span] = True
 
     def _ranges(self, rows: Transfers) -> list[_Range]:
         """The rows in order of (src, dst, chunk), numbered by message, each with its offset in the sender's staging."""
@@ -175,22 +175,22 @@ class _Compiler:
             found.append(_Range(row, int(self.numbers[row.src, row.dst]), last, offsets[key]))
         return found
 
-    def _send(self, one: _Range, step: int) -> None:
-        row = one.row
+    def _send(self, transfer: _Range, step: int) -> None:
+        row = transfer.row
         for low, high, in_input in self._frames(row):
             at = self.edges[low] - (self.input_at[row.src] if in_input else 0)
-            staged, length = self._staged(one, low), self._length(low, high)
+            staged, length = self._staged(transfer, low), self._length(low, high)
             flags = OWN_INPUT * in_input
             if self.exposes[row.dst]:
                 flags |= EXPOSED
             elif (staged, length) in self.copied:
                 flags |= ALREADY_STAGED
-            self._op(SEND, one, step, high, flags, at=at, staged=staged, length=length)
+            self._op(SEND, transfer, step, high, flags, at=at, staged=staged, length=length)
             if not self.exposes[row.dst]:
                 self.copied.add((staged, length))
             if self.exposes[row.dst] and (self.same or not in_input):
                 for chunk in range(low, high):
-                    self.readers[chunk][row.dst] = (one.number, step)
+                    self.readers[chunk][row.dst] = (transfer.number, step)
 
     def _is_exposed(self, row: _Row, step: int) -> bool:
         """Whether a message of the same step exposes what the row would overwrite."""
@@ -206,7 +206,7 @@ class _Compiler:
         A frame on a stream is received as it was sent. The sender does not know what its parts are added to.
         """
         mine = self.mine.copy()
-        for row in (one.row for one in incoming):
+        for row in (transfer.row for transfer in incoming):
             if row.reduce and row.span > 1:
                 for low, high, _ in self._frames(row):
                     if len({self._adds(row, chunk, mine) for chunk in range(low, high)}) > 1:
@@ -214,39 +214,39 @@ class _Compiler:
             mine[row.chunk : row.chunk + row.span] = True
         return False
 
-    def _receive(self, one: _Range, step: int) -> None:
+    def _receive(self, transfer: _Range, step: int) -> None:
         """Store or reduce what comes in."""
-        row = one.row
+        row = transfer.row
         self._guard(row)
         for low, high, (theirs, (adds, ours)) in self._runs(
             row, lambda chunk: (self._in_input(row.src, chunk, row), self._adds(row, chunk, self.mine))
         ):
             at, length = self.edges[low], self._length(low, high)
-            there, staged = self._there(one, low, theirs), self._staged(one, low)
+            there, staged = self._there(transfer, low, theirs), self._staged(transfer, low)
             base = self._base(low, ours) if adds else 0
             flags = OWN_INPUT * ours | THEIR_INPUT * theirs | REDUCE * adds
-            self._op(RECEIVE, one, step, high, flags, at=at, base=base, there=there, staged=staged, length=length)
+            self._op(RECEIVE, transfer, step, high, flags, at=at, base=base, there=there, staged=staged, length=length)
         self.mine[row.chunk : row.chunk + row.span] = True
 
-    def _to_scratch(self, one: _Range, step: int) -> int:
+    def _to_scratch(self, transfer: _Range, step: int) -> int:
         """Take what comes in to scratch, and return where."""
-        row, scratch = one.row, self.scratch_bytes
+        row, scratch = transfer.row, self.scratch_bytes
         self.scratch_bytes += _aligned(self._room(row.chunk, row.chunk + row.span))
         for low, high, theirs in self._frames(row):
             at, length = scratch + self._room(row.chunk, low), self._length(low, high)
-            there, staged = self._there(one, low, theirs), self._staged(one, low)
+            there, staged = self._there(transfer, low, theirs), self._staged(transfer, low)
             flags = THEIR_INPUT * theirs
-            self._op(TO_SCRATCH, one, step, high, flags, at=at, there=there, staged=staged, length=length)
+            self._op(TO_SCRATCH, transfer, step, high, flags, at=at, there=there, staged=staged, length=length)
         return scratch
 
-    def _from_scratch(self, one: _Range, scratch: int, step: int) -> None:
-        row = one.row
+    def _from_scratch(self, transfer: _Range, scratch: int, step: int) -> None:
+        row = transfer.row
         self._guard(row)
         for low, high, (adds, ours) in self._runs(row, lambda chunk: self._adds(row, chunk, self.mine)):
             at, length, there = self.edges[low], self._length(low, high), scratch + self._room(row.chunk, low)
             base = self._base(low, ours) if adds else 0
             flags = OWN_INPUT * ours | REDUCE * adds
-            self._op(FROM_SCRATCH, one, step, high, flags, at=at, base=base, there=there, length=length)
+            self._op(FROM_SCRATCH, transfer, step, high, flags, at=at, base=base, there=there, length=length)
         self.mine[row.chunk : row.chunk + row.span] = True
 
     def _adds(self, row: _Row, chunk: int, mine: npt.NDArray[np.bool_]) -> tuple[bool, bool]:
@@ -257,13 +257,13 @@ class _Compiler:
         adds = row.reduce and bool(mine[chunk] or self.given[chunk])
         return adds, adds and not mine[chunk]
 
-    def _there(self, one: _Range, low: int, in_input: bool) -> int:
+    def _there(self, transfer: _Range, low: int, in_input: bool) -> int:
         """Where the sender has the data, in its input or work."""
-        return self.edges[low] - (self.input_at[one.row.src] if in_input else 0)
+        return self.edges[low] - (self.input_at[transfer.row.src] if in_input else 0)
 
-    def _staged(self, one: _Range, low: int) -> int:
+    def _staged(self, transfer: _Range, low: int) -> int:
         """Where the data is if the sender stages it."""
-        return one.stage + self._room(one.row.chunk, low)
+        return transfer.stage + self._room(transfer.row.chunk, low)
 
     def _copy_own(self) -> None:
         """Copy from input to work what the rank must have in the end and nobody writes.
@@ -293,7 +293,7 @@ class _Compiler:
     def _op(
         self,
         kind: int,
-        one: _Range,
+        transfer: _Range,
         step: int,
         high: int,
         flags: int,
@@ -304,14 +304,16 @@ class _Compiler:
         staged: int = 0,
         base: int = 0,
     ) -> None:
-        row = one.row
-        flags |= LAST * (one.last and high == row.chunk + row.span)
+        row = transfer.row
+        flags |= LAST * (transfer.last and high == row.chunk + row.span)
         peer = row.dst if kind == SEND else row.src
         self.chunk_of.append(high - 1)
         first_guard, guards = self.pending if kind in (RECEIVE, FROM_SCRATCH) else (0, 0)
         if kind in (RECEIVE, FROM_SCRATCH):
             self.pending = (0, 0)
-        self.ops.append((kind, flags, peer, one.number, step, guards, first_guard, at, base, there, staged, length))
+        self.ops.append(
+            (kind, flags, peer, transfer.number, step, guards, first_guard, at, base, there, staged, length)
+        )
 
     def _in_input(self, rank: int, chunk: int, row: _Row) -> bool:
         return row.from_input or not self.written[rank, chunk]

@@ -163,7 +163,7 @@ def network_constants() -> Constants:
     if os.environ.get("CHOREO_CONSTANTS"):
         return load_constants()
     figures = ((64 << 10, 2.5e-5, 1.5e9, 1e-10), (1 << 62, 5e-5, 2e9, 1e-10))
-    return Constants(tuple(Band(ranks, *one) for ranks in (2, 4, 8) for one in figures))
+    return Constants(tuple(Band(ranks, *figure) for ranks in (2, 4, 8) for figure in figures))
 
 
 @lru_cache(maxsize=1)

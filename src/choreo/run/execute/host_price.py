@@ -55,8 +55,8 @@ def host_profile(collective: str, algorithm: str, hosts: tuple[int, ...]) -> Hos
     schedule = build(collective, algorithm, len(hosts))
     steps = [_step(schedule, rows, np.array(hosts)) for rows in schedule.steps()]
     ports, ranks = 2 * (max(hosts) + 1), len(hosts)
-    network = np.array([one for one, _ in steps]).reshape(len(steps), ports, 3)
-    memory = np.array([one for _, one in steps]).reshape(len(steps), ranks, 3)
+    network = np.array([network for network, _ in steps]).reshape(len(steps), ports, 3)
+    memory = np.array([memory for _, memory in steps]).reshape(len(steps), ranks, 3)
     return HostProfile(algorithm, schedule.num_steps, network, memory)
 
 

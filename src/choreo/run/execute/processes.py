@@ -20,9 +20,9 @@ def ended_processes(pidfds: Collection[int]) -> set[int]:
     >>> os.close(me)
     """
     watch = select.poll()
-    for one in pidfds:
-        watch.register(one, select.POLLIN)
+    for pidfd in pidfds:
+        watch.register(pidfd, select.POLLIN)
     try:
-        return {one for one, _ in watch.poll(0)}
+        return {descriptor for descriptor, _ in watch.poll(0)}
     except OSError:  # poll(2) takes no more descriptors than this process may open now; select(2) does
-        return set(select.select([one for one in pidfds if one < MOST_SELECTED], [], [], 0)[0])
+        return set(select.select([pidfd for pidfd in pidfds if pidfd < MOST_SELECTED], [], [], 0)[0])

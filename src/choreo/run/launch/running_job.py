@@ -148,7 +148,7 @@ class RunningJob:
 
     def _go_on(self, failed: list[RankProcess]) -> None:
         for rank in failed if self._kill_at_s is None else ():
-            others = self._elsewhere or any(one.code is None for one in self._ranks)
+            others = self._elsewhere or any(rank.code is None for rank in self._ranks)
             again = self._restarts > 0 and others and rank.code != _MISTAKE
             self._say(f"{rank} {rank.how_it_ended()}; {'it is started again' if again else 'the others go on'}")
             if again:

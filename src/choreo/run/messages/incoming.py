@@ -83,39 +83,39 @@ class Incoming:
             self.shortage = ""
             sock.setblocking(False)
             handshake = NonblockingServer(self.key)
-            one = IncomingConnection(sock, handshake)
+            connection = IncomingConnection(sock, handshake)
             with contextlib.suppress(OSError):
                 sock.send(handshake.challenge)
-            self.connections[sock.fileno()] = one
-            self._strangers.add(one, sock.fileno())
-            self.read(one)
+            self.connections[sock.fileno()] = connection
+            self._strangers.add(connection, sock.fileno())
+            self.read(connection)
         return True
 
-    def read(self, one: IncomingConnection, *, bounded: bool = True) -> None:
+    def read(self, connection: IncomingConnection, *, bounded: bool = True) -> None:
         """Read all that has arrived on a connection, as far as there is room to keep it."""
         try:
-            while self._read_some(one, bounded):
+            while self._read_some(connection, bounded):
                 pass
         except BlockingIOError:
             return
         except (OSError, ValueError, RendezvousError) as error:
-            one.altered = isinstance(error, AlteredError)
-            self.end(one)
+            connection.altered = isinstance(error, AlteredError)
+            self.end(connection)
 
     def read_from(self, peer: int) -> None:
         """Accept and read all that a rank has sent so far."""
         for _ in range(QUEUED // ACCEPTS_AT_ONCE):
             self.accept()
-        for one in [one for one in self.connections.values() if one.peer == peer]:
-            self.read(one, bounded=False)
+        for connection in [connection for connection in self.connections.values() if connection.peer == peer]:
+            self.read(connection, bounded=False)
 
-    def end(self, one: IncomingConnection) -> None:
+    def end(self, connection: IncomingConnection) -> None:
         """Close a connection."""
-        self._strangers.remove(one)
-        self.connections.pop(one.socket.fileno(), None)
-        one.socket.close()
-        if one.peer >= 0:
-            self.ended.append(one)
+        self._strangers.remove(connection)
+        self.connections.pop(connection.socket.fileno(), None)
+        connection.socket.close()
+        if connection.peer >= 0:
+            self.ended.append(connection)
 
     def expire(self) -> None:
         """Close the connections of strangers whose time is up."""
@@ -123,41 +123,41 @@ class Incoming:
 
     def take_back(self, receive: Receive) -> bool:
         """Detach a receive from its message, which is kept for the next receive; False if none is arriving for it."""
-        for one in self.connections.values():
-            if one.message is not None and one.message.receive is receive:
-                one.message.receive = None
-                one.message.pieces.append(bytes(receive.into[: one.message.got]))
+        for connection in self.connections.values():
+            if connection.message is not None and connection.message.receive is receive:
+                connection.message.receive = None
+                connection.message.pieces.append(bytes(receive.into[: connection.message.got]))
                 return True
         return False
 
     def close(self) -> None:
         """Close everything."""
-        for sock in (self.listener, *(one.socket for one in self.connections.values())):
+        for sock in (self.listener, *(connection.socket for connection in self.connections.values())):
             sock.close()
         self._strangers.close()
         self.connections.clear()
 
-    def _read_some(self, one: IncomingConnection, bounded: bool) -> bool:
+    def _read_some(self, connection: IncomingConnection, bounded: bool) -> bool:
         """Read once; whether there may be more."""
-        if one.handshake is not None or one.bytes is None:
-            assert one.handshake is not None
-            data = one.socket.recv(one.handshake.needs_bytes)
+        if connection.handshake is not None or connection.bytes is None:
+            assert connection.handshake is not None
+            data = connection.socket.recv(connection.handshake.needs_bytes)
             if data:
-                self._continue_handshake(one, one.handshake, data)
-        elif one.message is None:
-            if bounded and self.is_full(one.peer):
+                self._continue_handshake(connection, connection.handshake, data)
+        elif connection.message is None:
+            if bounded and self.is_full(connection.peer):
                 return False
-            data = one.bytes.read(HEADER.size - len(one.head))
-            one.head += data
-            if len(one.head) == HEADER.size:
-                self._on_header(one)
+            data = connection.bytes.read(HEADER.size - len(connection.head))
+            connection.head += data
+            if len(connection.head) == HEADER.size:
+                self._on_header(connection)
         else:
-            return self._read_data(one, one.bytes, one.message)
+            return self._read_data(connection, connection.bytes, connection.message)
         if not data:
-            self.end(one)
+            self.end(connection)
         return bool(data)
 
-    def _read_data(self, one: IncomingConnection, source: MessageBytes, message: Message) -> bool:
+    def _read_data(self, connection: IncomingConnection, source: MessageBytes, message: Message) -> bool:
         if message.receive is not None:
             count = source.read_into(message.receive.into[message.got :])
         else:
@@ -166,39 +166,39 @@ class Incoming:
             if not message.unwanted:
                 message.pieces.append(piece)
         if not count:
-            self.end(one)
+            self.end(connection)
             return False
         message.got += count
         if message.got == message.length:
-            one.message = None
-            self._complete(one.peer, message)
+            connection.message = None
+            self._complete(connection.peer, message)
         return True
 
-    def _continue_handshake(self, one: IncomingConnection, handshake: NonblockingServer, data: bytes) -> None:
-        one.socket.send(handshake.feed(data))
+    def _continue_handshake(self, connection: IncomingConnection, handshake: NonblockingServer, data: bytes) -> None:
+        connection.socket.send(handshake.feed(data))
         if handshake.proved:  # it may take its time now, as a rank does that is stopped: it would not connect again
-            self._strangers.remove(one)
-            keep_alive(one.socket)
+            self._strangers.remove(connection)
+            keep_alive(connection.socket)
         if handshake.done:
-            self._identify(one, handshake.rank)
-            one.bytes = message_bytes(one.socket, self.cipher, handshake.record_keys)
-            one.handshake = None
+            self._identify(connection, handshake.rank)
+            connection.bytes = message_bytes(connection.socket, self.cipher, handshake.record_keys)
+            connection.handshake = None
 
-    def _on_header(self, one: IncomingConnection) -> None:
-        head = bytes(one.head)
-        one.head.clear()
+    def _on_header(self, connection: IncomingConnection) -> None:
+        head = bytes(connection.head)
+        connection.head.clear()
         dtype, tag, length = parse_header(head)
         message = Message(tag, dtype, length)
-        receive = self._matcher.find(one.peer, tag)
+        receive = self._matcher.find(connection.peer, tag)
         if receive is not None and (len(receive.into), receive.dtype) == (length, dtype):
             message.receive = receive  # its data goes straight into the buffer
         elif receive is not None:
-            receive.end(error=self._matcher.mismatch(one.peer, message, receive))
+            receive.end(error=self._matcher.mismatch(connection.peer, message, receive))
             message.unwanted = True
         if length:
-            one.message = message
+            connection.message = message
         else:
-            self._complete(one.peer, message)
+            self._complete(connection.peer, message)
 
     def _complete(self, peer: int, message: Message) -> None:
         if message.receive is not None:
@@ -206,8 +206,8 @@ class Incoming:
         elif not message.unwanted:
             self._matcher.arrive(peer, message)
 
-    def _identify(self, one: IncomingConnection, peer: int) -> None:
+    def _identify(self, connection: IncomingConnection, peer: int) -> None:
         if peer in self._identified or not 0 <= peer < len(self._peers):
             raise ValueError("not a rank of this communicator, or one that is connected already")
         self._identified.add(peer)
-        one.peer = peer
+        connection.peer = peer

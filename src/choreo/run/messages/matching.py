@@ -301,7 +301,7 @@ class Matcher:
             return None
         source = receive.peer
         if source == ANY_SOURCE:
-            source = min(by_source, key=lambda one: (one - self._turn) % len(self._peers))
+            source = min(by_source, key=lambda source: (source - self._turn) % len(self._peers))
             self._turn = source + 1
         kept = by_source.get(source)
         if not kept:

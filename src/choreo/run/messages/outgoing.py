@@ -79,30 +79,30 @@ class Outgoing:
             self.connections.pop(peer).socket.close()
         self.retries[peer] = (time.monotonic() + RETRY_S, why(error))
 
-    def continue_handshake(self, peer: int, one: OutgoingConnection, handshake: NonblockingClient) -> None:
+    def continue_handshake(self, peer: int, connection: OutgoingConnection, handshake: NonblockingClient) -> None:
         """The socket is connected, or the other side has answered."""
-        if one.connecting:
-            failed = one.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if connection.connecting:
+            failed = connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if failed:
                 self.retry(peer, OSError(failed, os.strerror(failed)))
                 return
-            one.connecting = False
+            connection.connecting = False
         try:
             while not handshake.done:
-                data = one.socket.recv(handshake.needs_bytes)
+                data = connection.socket.recv(handshake.needs_bytes)
                 if not data:
                     raise ConnectionResetError("it hung up during the handshake")
                 answer = handshake.feed(data)
                 if answer:
-                    one.socket.send(answer)
+                    connection.socket.send(answer)
         except BlockingIOError:
             return
         except OSError as error:
             self.retry(peer, error)
             return
-        one.bytes = message_bytes(one.socket, self.cipher, handshake.record_keys)
-        one.handshake = None
-        self.write(peer, one.bytes)
+        connection.bytes = message_bytes(connection.socket, self.cipher, handshake.record_keys)
+        connection.handshake = None
+        self.write(peer, connection.bytes)
 
     def write(self, peer: int, to: MessageBytes) -> None:
         """Write what is queued, as far as the socket takes it."""
@@ -124,7 +124,10 @@ class Outgoing:
     @property
     def next_expiry_s(self) -> float | None:
         """The time at which the first handshake in progress is given up; None if there is none."""
-        return min((one.expires_s for one in self.connections.values() if one.handshake is not None), default=None)
+        return min(
+            (connection.expires_s for connection in self.connections.values() if connection.handshake is not None),
+            default=None,
+        )
 
     def expire(self, now_s: float) -> None:
         """End the sends whose deadline has passed. If half of one is written, nothing can follow it.
@@ -139,8 +142,8 @@ class Outgoing:
                 if send.begun:
                     self.truncated.add(peer)
                     self.connections.pop(peer).socket.close()
-                    for one in queue:
-                        one.fail(NOT_TAKEN)
+                    for message in queue:
+                        message.fail(NOT_TAKEN)
                     queue.clear()
                     break
                 queue.remove(send)
@@ -149,6 +152,6 @@ class Outgoing:
 
     def close(self) -> None:
         """Close all connections."""
-        for one in self.connections.values():
-            one.socket.close()
+        for connection in self.connections.values():
+            connection.socket.close()
         self.connections.clear()

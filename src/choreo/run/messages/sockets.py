@@ -123,7 +123,9 @@ class SocketMessages:
 
     def in_progress(self) -> list[MessageWork]:
         """The sends that are not done, and the receives whose messages are coming in."""
-        coming = [one.message for one in self._incoming.connections.values() if one.message is not None]
+        coming = [
+            connection.message for connection in self._incoming.connections.values() if connection.message is not None
+        ]
         receives = [message.receive for message in coming if message.receive is not None]
         return [*self._outgoing.sends(), *receives]
 
@@ -170,8 +172,8 @@ class SocketMessages:
             watch.register(incoming.listener, select.POLLIN)
         else:
             ends.append(self._accept_at_s)
-        for descriptor, one in incoming.connections.items():
-            if one.message is not None or not incoming.is_full(one.peer):
+        for descriptor, connection in incoming.connections.items():
+            if connection.message is not None or not incoming.is_full(connection.peer):
                 watch.register(descriptor, select.POLLIN)
         for peer, out in outgoing.connections.items():
             writes = out.connecting or (out.handshake is None and outgoing.queues[peer])
@@ -192,11 +194,11 @@ class SocketMessages:
         for peer, out in list(outgoing.connections.items()):
             self._handle_outgoing(peer, out, events.get(out.socket.fileno(), 0))
         while incoming.ended:
-            one = incoming.ended.pop(0)
-            if one.message is not None and one.message.receive is not None:
-                one.message.receive.peer = one.peer
-                one.message.receive.fail(ALTERED if one.altered else BROKEN_OFF)
-            self._lose(one.peer, ALTERED if one.altered else ENDED)
+            connection = incoming.ended.pop(0)
+            if connection.message is not None and connection.message.receive is not None:
+                connection.message.receive.peer = connection.peer
+                connection.message.receive.fail(ALTERED if connection.altered else BROKEN_OFF)
+            self._lose(connection.peer, ALTERED if connection.altered else ENDED)
         outgoing.expire(now_s)
         incoming.expire()
 

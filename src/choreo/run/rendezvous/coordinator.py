@@ -132,7 +132,7 @@ class Coordinator:
                 raise next(iter(self._lost.values()))
             if not self._missing:
                 return
-            until = own if self._earliest is None else min(own, self._earliest, key=lambda one: one.at_s)
+            until = own if self._earliest is None else min(own, self._earliest, key=lambda deadline: deadline.at_s)
             if until.passed:
                 self._timed_out = True
                 raise late(until.timeout_s)
@@ -239,7 +239,7 @@ class Coordinator:
         A rank that connected over loopback is on rank 0's host, so other hosts reach it as they reach rank 0.
         """
         local_addresses = [self._clients[rank].local_address for rank in sorted(self._clients)]
-        outside = next((one for one in local_addresses if not is_loopback(one)), local_addresses[0])
+        outside = next((address for address in local_addresses if not is_loopback(address)), local_addresses[0])
         found = [Member(0, self._me.pid, self._me.host, self._me.host_id, outside)]
         for rank in range(1, self._world_size):
             member = self._clients[rank].member

@@ -39,4 +39,4 @@ class Deadline:
 
     def capped(self, timeout_s: float) -> Deadline:
         """This deadline, or one `timeout_s` seconds from now if that is earlier."""
-        return min(self, Deadline.after(timeout_s), key=lambda one: one.at_s)
+        return min(self, Deadline.after(timeout_s), key=lambda deadline: deadline.at_s)

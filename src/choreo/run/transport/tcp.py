@@ -84,7 +84,7 @@ class TcpConnections:
     @property
     def control(self) -> dict[int, AuthenticatedSocket]:
         """The control connections, by rank."""
-        return {rank: one for (rank, which), one in self._made.items() if which == 0}
+        return {rank: connection for (rank, which), connection in self._made.items() if which == 0}
 
     @property
     def streams(self) -> dict[int, list[AuthenticatedSocket]]:
@@ -101,8 +101,8 @@ class TcpConnections:
 
     def close(self) -> None:
         """Close all of them."""
-        for one in self._made.values():
-            one.socket.close()
+        for connection in self._made.values():
+            connection.socket.close()
 
 
 class PeerListener:
@@ -192,15 +192,17 @@ class PeerListener:
                 ready = {key.fileobj for key, _ in selector.select(LOOK_S)}
                 if self._stop_event in ready:
                     break
-                for one in [one for one in clients.values() if one.socket in ready and not self._receive(one)]:
-                    self._drop(one)
+                for client in [
+                    client for client in clients.values() if client.socket in ready and not self._receive(client)
+                ]:
+                    self._drop(client)
                 self._strangers.expire()
                 if self._listener in ready:
                     self._accept()
         finally:
             self._listener.close()  # nobody else is expected
-            for one in list(clients.values()):
-                self._drop(one)
+            for client in list(clients.values()):
+                self._drop(client)
 
     def _accept(self) -> None:
         for _ in range(ACCEPTS_AT_ONCE):

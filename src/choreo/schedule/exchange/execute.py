@@ -68,16 +68,16 @@ def execute(program: Program) -> Execution:
 def _in_order(program: Program) -> list[int]:
     """The instructions in an order in which none waits for a later one."""
     code = program.instructions
-    waits = [len(one.after) + len(one.fed_by) for one in code]
+    waits = [len(instruction.after) + len(instruction.fed_by) for instruction in code]
     then: list[list[int]] = [[] for _ in code]
     last: dict[tuple[int, int], int] = {}  # the last instruction of each block
-    for number, one in enumerate(code):
-        for before in (*one.after, *one.fed_by):
+    for number, instruction in enumerate(code):
+        for before in (*instruction.after, *instruction.fed_by):
             then[before].append(number)
-        if one.home in last:
-            then[last[one.home]].append(number)
+        if instruction.home in last:
+            then[last[instruction.home]].append(number)
             waits[number] += 1
-        last[one.home] = number
+        last[instruction.home] = number
     for first, second in program.order:
         then[first].append(second)
         waits[second] += 1
@@ -133,16 +133,16 @@ def _values(program: Program, order: list[int]) -> Execution:
         held[place] = Value(rank, chunk, 1 << rank, 0, own)
     run = Execution(held)
     for number in order:
-        one = program.instructions[number]
+        instruction = program.instructions[number]
         made = []
         known: dict[tuple[int, ...], Value] = {}  # a value that is put into several places is made once
-        for target, sources in one.moves:
+        for target, sources in instruction.moves:
             if sources not in known:
-                values = [_arrived(run, program, number, source, one.rank) for source in sources]
-                known[sources] = values[0] if len(values) == 1 else _sum(values, number, one)
+                values = [_arrived(run, program, number, source, instruction.rank) for source in sources]
+                known[sources] = values[0] if len(values) == 1 else _sum(values, number, instruction)
             value = known[sources]
             held_there = program.places[target].rank
-            if held_there != one.rank:
+            if held_there != instruction.rank:
                 value = _cross(run, value, number, target, held_there)
             made.append((target, value))
         for target, value in made:
@@ -166,23 +166,23 @@ def _cross(run: Execution, value: Value, number: int, place: int, dst: int) -> V
     return Value(dst, value.chunk, value.once, value.twice, parts, number, value.bad, value.kind)
 
 
-def _sum(values: list[Value], number: int, one: Instruction) -> Value:
+def _sum(values: list[Value], number: int, instruction: Instruction) -> Value:
     first = values[0]
     chunk, once, twice, parts = first.chunk, first.once, first.twice, first.parts
     bad, kind = next(((value.bad, value.kind) for value in values if value.bad), ("", ""))
     for value in values[1:]:
         if value.chunk != chunk and not bad:
-            bad, kind = f"{one} adds chunk {value.chunk} to chunk {chunk}", "mixed"
+            bad, kind = f"{instruction} adds chunk {value.chunk} to chunk {chunk}", "mixed"
         if once & value.once and not bad:
             rank = _first(once & value.once)
             bad, kind = (
-                f"{one} adds to chunk {chunk} the contribution of rank {rank}, which is in it already",
+                f"{instruction} adds to chunk {chunk} the contribution of rank {rank}, which is in it already",
                 "doubled",
             )
         twice |= value.twice | (once & value.once)
         once |= value.once
         parts |= value.parts
-    return Value(one.rank, chunk, once, twice, parts, number, bad, kind)
+    return Value(instruction.rank, chunk, once, twice, parts, number, bad, kind)
 
 
 def _check_results(program: Program, run: Execution) -> None:

@@ -162,19 +162,24 @@ def _chunks(schedule: Schedule, rows: Transfers, cells: _Cells) -> Iterator[Mess
 def _joined(chunks: list[Message], most: int) -> list[Message]:
     """Messages of neighbouring chunks as one, where they are neighbours at both ends."""
     made: list[Message] = []
-    for one in chunks:
+    for chunk in chunks:
         last = made[-1] if made else None
-        if last is not None and last.count < most and _goes_on(last, one):
+        if last is not None and last.count < most and _goes_on(last, chunk):
             last.count += 1
         else:
-            made.append(one)
+            made.append(chunk)
     return made
 
 
-def _goes_on(last: Message, one: Message) -> bool:
-    if (last.src, last.dst, last.from_copy, last.chunk + last.count) != (one.src, one.dst, one.from_copy, one.chunk):
+def _goes_on(last: Message, message: Message) -> bool:
+    if (last.src, last.dst, last.from_copy, last.chunk + last.count) != (
+        message.src,
+        message.dst,
+        message.from_copy,
+        message.chunk,
+    ):
         return False
-    ends = ((last.source, one.source), (last.target, one.target), (last.base, one.base))
+    ends = ((last.source, message.source), (last.target, message.target), (last.base, message.base))
     return all(
         a is b is None or (a is not None and b is not None and (a.buffer, a.offset + last.count) == b) for a, b in ends
     )

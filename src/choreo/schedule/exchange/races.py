@@ -56,9 +56,9 @@ class _Places:
         self.writes: dict[int, _Use] = {}
         self.reads: dict[int, dict[int, _Use]] = {}
 
-    def use(self, one: Instruction, now: _Use, clock: Clock) -> None:
+    def use(self, instruction: Instruction, now: _Use, clock: Clock) -> None:
         """Record what an instruction reads and writes, or raise an error that describes a race."""
-        for target, sources in one.moves:
+        for target, sources in instruction.moves:
             for source in sources:
                 for other in self._unordered((self.writes.get(source),), now, clock):
                     raise self._race(other, now, source, "writes, reads")
@@ -93,7 +93,7 @@ def _fed(program: Program) -> dict[int, frozenset[int]]:
     and knows nothing else.
     """
     fed: dict[int, frozenset[int]] = {}
-    waiting = [number for number, one in enumerate(program.instructions) if one.fed_by]
+    waiting = [number for number, instruction in enumerate(program.instructions) if instruction.fed_by]
     while waiting:
         number = waiting[-1]
         before = program.instructions[number].fed_by
@@ -110,26 +110,26 @@ def _fed(program: Program) -> dict[int, frozenset[int]]:
 def check_races(program: Program, order: list[int]) -> None:
     """Refuse a program with a race; `order` is an order in which its instructions may run."""
     code = program.instructions
-    names = {home: number for number, home in enumerate(dict.fromkeys(one.home for one in code))}
+    names = {home: number for number, home in enumerate(dict.fromkeys(instruction.home for instruction in code))}
     blocks = [_Block(number, len(names)) for number in range(len(names))]
     waiters = [0] * len(code)
-    for one in code:
-        for before in one.after:
+    for instruction in code:
+        for before in instruction.after:
             waiters[before] += 1
     done: dict[int, Clock] = {}
     places = _Places(program)
     for number in order:
-        one = code[number]
-        block = blocks[names[one.home]]
-        for before in one.after:
+        instruction = code[number]
+        block = blocks[names[instruction.home]]
+        for before in instruction.after:
             block.joins.append(done[before])
             waiters[before] -= 1
             if not waiters[before]:
                 del done[before]
-        if one.sync:
+        if instruction.sync:
             block.meet()
-        places.use(one, _Use(block.number, int(block.clock[block.number]), number), block.clock)
-        if one.sync:
+        places.use(instruction, _Use(block.number, int(block.clock[block.number]), number), block.clock)
+        if instruction.sync:
             block.meet()
         if waiters[number]:
             done[number] = block.clock.copy()

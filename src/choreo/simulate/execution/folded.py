@@ -51,7 +51,7 @@ class FoldedGraph:
 def unfolded(graph: ExecutionGraph) -> FoldedGraph:
     """A graph in which each rank stands for itself."""
     nodes = nodes_by_call(graph)
-    first = [one[0] for one in nodes]
+    first = [node[0] for node in nodes]
     made: dict[int, Members] = {}
     members = []
     for one in first:

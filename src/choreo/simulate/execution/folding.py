@@ -99,8 +99,8 @@ class Folding:
         edges = np.searchsorted(call[by_bundle], np.arange(len(real) + 1)).tolist()
         members, lists, channel = [], [], []
         made: dict[tuple[int, bytes, bytes], Members] = {}
-        for one, groups in enumerate(sizes.tolist()):
-            those = by_bundle[edges[one] : edges[one + 1]]
+        for nth, groups in enumerate(sizes.tolist()):
+            those = by_bundle[edges[nth] : edges[nth + 1]]
             ours, place = np.unique(folded[those], return_inverse=True)
             place = np.ravel(place)
             message = graph.kind[those[0]] != NodeKind.COLLECTIVE

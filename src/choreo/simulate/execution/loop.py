@@ -284,6 +284,6 @@ class _Loop:
         if not waiting:
             return f"{unfinished} nodes never become ready"
         node = waiting[0]
-        others = [one for one in self.members[self.call[node]] if self.ready_s[one] < 0]
+        others = [member for member in self.members[self.call[node]] if self.ready_s[member] < 0]
         there = f", which waits for rank {graph.rank[others[0]]}" if others else ""
         return f"the workload stops with {unfinished} nodes to go: {graph.described(node)} is never done{there}"

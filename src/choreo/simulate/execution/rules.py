@@ -58,7 +58,7 @@ class Rule:
         axes: Axes | None,
     ) -> Schedule:
         ranks = len(devices)
-        known = {one.name for one in list_algorithms(collective)}
+        known = {algorithm.name for algorithm in list_algorithms(collective)}
         if name == "suggested":
             if axes is not None and len(axes.sizes) > 1 and "hierarchical" in known:
                 return build(collective, "hierarchical", ranks, root=root, axes=axes)
@@ -79,7 +79,7 @@ class Rule:
 
     def _by_nccl(self, collective: str, devices: tuple[int, ...], size_bytes: float, root: int | None) -> Schedule:
         """The schedule of NCCL's choice; collectives that NCCL implements with sends have none."""
-        known = {one.name for one in list_algorithms(collective)}
+        known = {algorithm.name for algorithm in list_algorithms(collective)}
         if collective not in ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"):
             return build(collective, "direct" if "direct" in known else FLAT[collective], len(devices), root=root)
         chosen = nccl_choice(collective, size_bytes, system_of(self.topology, devices)).algorithm
@@ -106,11 +106,11 @@ def _buildable(collective: str, ranks: int, root: int | None, names: Sequence[st
     found = []
     for name in names:
         try:
-            one = build(collective, name, ranks, root=root)
+            schedule = build(collective, name, ranks, root=root)
         except (RefusedError, UsageError):
             continue
-        if not one.switches:
-            found.append(one)
+        if not schedule.switches:
+            found.append(schedule)
     return found
 
 
@@ -143,8 +143,8 @@ def parse_rules(text: str) -> tuple[dict[str, str], str]:
     """
     by_collective: dict[str, str] = {}
     default = "suggested"
-    for part in filter(None, (one.strip() for one in text.split(","))):
-        collective, equals, name = (one.strip() for one in part.partition("="))
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        collective, equals, name = (word.strip() for word in part.partition("="))
         if not equals:
             default = collective
             continue

@@ -134,7 +134,9 @@ class Calls:
             return Call(number, self._message, size_bytes, members, is_message=True)
         if members.devices.shape[1] == 1:
             return Call(number, self._alone, size_bytes, members)
-        root = next((at for at, one in enumerate(self.folded.nodes[number]) if graph.peer[one] == graph.rank[one]), -1)
+        root = next(
+            (at for at, node in enumerate(self.folded.nodes[number]) if graph.peer[node] == graph.rank[node]), -1
+        )
         key = (members, COLLECTIVES[graph.collective[node]], size_bytes, root)
         if key not in self._schedules:
             self._schedules[key] = self._schedule(*key)

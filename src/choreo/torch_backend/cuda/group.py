@@ -254,11 +254,11 @@ def _on_host(argument: Any, read: bool, stream: torch.cuda.Stream, back: list[tu
 def _tensors(arguments: Any) -> list[Any]:
     """All CUDA tensors of a call."""
     found: list[Any] = []
-    for one in arguments:
-        if isinstance(one, list | tuple):
-            found += _tensors(one)
-        elif isinstance(one, torch.Tensor):
-            found.append(one.detach())
+    for argument in arguments:
+        if isinstance(argument, list | tuple):
+            found += _tensors(argument)
+        elif isinstance(argument, torch.Tensor):
+            found.append(argument.detach())
     return found
 
 
@@ -268,4 +268,4 @@ def _device(arguments: Any) -> torch.device:
 
 
 def _options(arguments: tuple[Any, ...]) -> Any:
-    return next((one for one in arguments if hasattr(one, "asyncOp")), None)
+    return next((argument for argument in arguments if hasattr(argument, "asyncOp")), None)

@@ -28,7 +28,7 @@ def _broadcast(tensors: Any, opts: Any) -> SharedCall:
 
 def _all_gather(outputs: Any, inputs: Any, opts: Any) -> SharedCall | None:
     del opts
-    if len({one.numel() for one in outputs[0]}) != 1:
+    if len({output.numel() for output in outputs[0]}) != 1:
         return None
     return lambda shared: shared.all_gather(outputs[0], inputs[0])
 

@@ -78,7 +78,7 @@ class SharedGpu:
         """Each rank reads what the others have written."""
         flat = tensor.view(-1)
         for span in self._spans(flat, 1):
-            _copy_all([one.view(-1)[span] for one in outputs], self._phase(flat[span]))
+            _copy_all([output.view(-1)[span] for output in outputs], self._phase(flat[span]))
 
     def broadcast(self, tensor: Any, root: int) -> None:
         """All read what the root has written."""
@@ -144,5 +144,5 @@ def _typed(buffer: Any, like: Any) -> Any:
 
 
 def _copy_all(into: list[Any], found: list[Any]) -> None:
-    for one, buffer in zip(into, found, strict=True):
-        one.copy_(_typed(buffer, one)[: one.numel()])
+    for tensor, buffer in zip(into, found, strict=True):
+        tensor.copy_(_typed(buffer, tensor)[: tensor.numel()])

@@ -83,8 +83,8 @@ class Checkpoints:
             if isinstance(optimizer, ZeroOptimizer):
                 optimizer.take_share()
         if self.rank == 0:
-            for one in sentences:
-                tell(one)
+            for sentence in sentences:
+                tell(sentence)
         self._saved = step
         return int(step)
 
@@ -184,5 +184,5 @@ class Checkpoints:
 
 def _reason(error: Any) -> str:
     """What failed at the first rank that failed."""
-    rank, (cause, _) = min(error.failures.items(), key=lambda one: one[0])
+    rank, (cause, _) = min(error.failures.items(), key=lambda failure: failure[0])
     return f"{getattr(cause, 'strerror', None) or cause} (rank {rank})"

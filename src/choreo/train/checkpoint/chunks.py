@@ -92,18 +92,18 @@ def held_by(trainer: Trainer, steps: int) -> dict[str, Chunks]:
     Adam counts `steps` from here on.
     """
     found: dict[str, Chunks] = {}
-    for one in trainer.parameters:
-        _add(found, "parameter", one, one, trainer)
+    for parameter in trainer.parameters:
+        _add(found, "parameter", parameter, parameter, trainer)
     for optimizer in trainer.optimizer.made:
         if isinstance(optimizer, ZeroOptimizer):
             state = state_of(optimizer.adam, optimizer.share, steps)
             for name in MOMENTS:
                 _add_share(found, name, optimizer, state[name], trainer)
             continue
-        for one in (one for group in optimizer.param_groups for one in group["params"]):
-            state = state_of(optimizer, one, steps)
+        for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
+            state = state_of(optimizer, parameter, steps)
             for name in MOMENTS:
-                _add(found, name, one, state[name], trainer)
+                _add(found, name, parameter, state[name], trainer)
     return found
 
 
@@ -135,13 +135,13 @@ def _add_share(found: dict[str, Chunks], kind: str, optimizer: ZeroOptimizer, fl
     """Add a ZeRO-1 rank's range of all elements, parameter by parameter."""
     begin = optimizer.own * flat.numel()
     start = 0  # of a parameter, among all elements
-    for one in optimizer.parameters:
-        entry, origin = _entry(found, kind, one, trainer), _origin(one)
-        low, high = max(begin, start), min(begin + flat.numel(), start + one.numel())
+    for parameter in optimizer.parameters:
+        entry, origin = _entry(found, kind, parameter, trainer), _origin(parameter)
+        low, high = max(begin, start), min(begin + flat.numel(), start + parameter.numel())
         at = low - begin
-        for offsets, sizes in boxes_of_range(tuple(one.shape), low - start, high - start):
+        for offsets, sizes in boxes_of_range(tuple(parameter.shape), low - start, high - start):
             count = math.prod(sizes)
             place = tuple(a + b for a, b in zip(origin, offsets, strict=True))
             entry.views[place] = flat[at : at + count].view(sizes)
             at += count
-        start += one.numel()
+        start += parameter.numel()

@@ -87,8 +87,8 @@ class CheckpointFolder:
 
     def complete(self) -> list[Path]:
         """The checkpoints, the oldest first."""
-        found = [one for one in self.path.iterdir() if NAME.fullmatch(one.name)]
-        return sorted(found, key=lambda one: int(one.name.partition("-")[2]))
+        found = [path for path in self.path.iterdir() if NAME.fullmatch(path.name)]
+        return sorted(found, key=lambda path: int(path.name.partition("-")[2]))
 
     def commit(self, manifest: Manifest) -> Path:
         """Complete the checkpoint that was written, and remove old ones."""

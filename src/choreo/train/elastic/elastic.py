@@ -85,7 +85,9 @@ class Elastic:
         self.changes: list[Change] = []
         self.parts_s: dict[str, float] = {}  # where the time of the step in progress goes
         self._also, self._seed = tuple(also), seed
-        self._parameters = [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
+        self._parameters = [
+            parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad
+        ]
         if not self._parameters:
             raise UsageError("the optimizer has no parameters to train")
         self._members = Members(float(patience))
@@ -212,8 +214,8 @@ class Elastic:
         import torch
 
         start_s, total = time.perf_counter(), 0.0
-        for one in self._parameters:
-            one.grad = None
+        for parameter in self._parameters:
+            parameter.grad = None
         for number, sample in samples:
             torch.manual_seed(self._random_seed(number))
             found = loss(sample)
@@ -232,13 +234,13 @@ class Elastic:
         start_s = time.perf_counter()
         norm = math.sqrt(sum(bucket.norm**2 for bucket in self._buckets))
         if clip is not None and norm > clip:
-            for one in self._parameters:
-                if one.grad is not None:
-                    one.grad.mul_(clip / norm)
+            for parameter in self._parameters:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(clip / norm)
         for number, shard in enumerate(self._shards):
             if not self._holds(number):
-                for one in shard:
-                    one.grad = None  # an optimizer skips such a parameter, and keeps no state for it
+                for parameter in shard:
+                    parameter.grad = None  # an optimizer skips such a parameter, and keeps no state for it
         self.optimizer.step()
         self._spent("optimizer", start_s)
         if self.zero:
@@ -254,7 +256,7 @@ class Elastic:
         members, left = self._members, [number for number, shard in enumerate(self._shards) if shard]
         while left:
             speakers = {number: self._speaker(number) for number in left}
-            sizes = [sum(one.numel() * one.element_size() for one in self._shards[number]) for number in left]
+            sizes = [sum(shard.numel() * shard.element_size() for shard in self._shards[number]) for number in left]
             places = np.cumsum([0, *(-(-size // WORD.itemsize) for size in sizes)])
             words = np.zeros(int(places[-1]), WORD)
             for at, number in enumerate(left):
@@ -316,7 +318,7 @@ class Elastic:
         tensors = [*self._parameters, *self.model.buffers()]
         data = members.hand_over(old, None if new else pack(tensors))
         if new or first:
-            wanted = sum(one.numel() * one.element_size() for one in tensors)
+            wanted = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
             if len(data) != wanted:
                 raise TrainingError(
                     f"this rank's model takes {wanted} bytes, and that of the others {len(data)}; start all ranks "
@@ -353,14 +355,14 @@ class Elastic:
     def _drop_what_others_hold(self) -> None:
         for number, shard in enumerate(self._shards):
             if not self._holds(number):
-                for one in shard:
-                    self.optimizer.state.pop(one, None)
+                for parameter in shard:
+                    self.optimizer.state.pop(parameter, None)
 
     def _lay_out(self, shards: int) -> None:
         """Cut the parameters into shards, as many as there were ranks at first."""
         from choreo.train.elastic.state import Bucket
 
-        cut = cut_into_shards([one.numel() for one in self._parameters], shards)
+        cut = cut_into_shards([parameter.numel() for parameter in self._parameters], shards)
         self._shards = [[self._parameters[at] for at in shard] for shard in cut]
         together = self._shards if self.zero == 2 else [self._parameters]
         self._buckets = [Bucket(parameters, notes=3) for parameters in together]

@@ -25,7 +25,7 @@ def share_of(samples: Sequence[Sample], live: Sequence[int], lost: frozenset[int
     >>> share_of(range(5), (0, 2), frozenset({2}))
     (1, 3)
     """
-    return tuple(one for at, one in enumerate(samples) if live[at % len(live)] in lost)
+    return tuple(sample for at, sample in enumerate(samples) if live[at % len(live)] in lost)
 
 
 def holders(shard: int, live: Sequence[int], copies: int) -> tuple[int, ...]:

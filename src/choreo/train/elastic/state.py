@@ -21,21 +21,21 @@ class Bucket:
 
     def __init__(self, parameters: Sequence[nn.Parameter], notes: int) -> None:
         self.parameters, self._notes = parameters, notes
-        double = any(one.dtype == torch.float64 for one in parameters)
+        double = any(parameter.dtype == torch.float64 for parameter in parameters)
         self._dtype = torch.float64 if double else torch.float32
-        self._count = sum(one.numel() for one in parameters)
+        self._count = sum(parameter.numel() for parameter in parameters)
         self.norm = 0.0
 
     def packed(self, notes: Sequence[float]) -> Floats:
         """The gradients of this rank, which of them there are, and the notes."""
         flat = torch.zeros(self._count + len(self.parameters) + self._notes, dtype=self._dtype)
         at = 0
-        for number, one in enumerate(self.parameters):
-            if one.grad is not None:
-                flat[at : at + one.numel()].view(one.shape).copy_(one.grad.detach())
+        for number, parameter in enumerate(self.parameters):
+            if parameter.grad is not None:
+                flat[at : at + parameter.numel()].view(parameter.shape).copy_(parameter.grad.detach())
                 flat[self._count + number] = 1
-                one.grad = None
-            at += one.numel()
+                parameter.grad = None
+            at += parameter.numel()
         flat[self._count + len(self.parameters) :] = torch.tensor(list(notes), dtype=self._dtype)
         found: Floats = flat.numpy()
         return found
@@ -49,27 +49,27 @@ class Bucket:
         """Write the gradients back to the parameters; with `keep` False only the norm is computed."""
         values, at = torch.from_numpy(flat), 0
         self.norm = float(torch.linalg.vector_norm(values[: self._count]))
-        for number, one in enumerate(self.parameters):
+        for number, parameter in enumerate(self.parameters):
             used = keep and flat[self._count + number] > 0
-            place = values[at : at + one.numel()].view(one.shape)
-            one.grad = place.to(one.device, one.dtype) if used else None
-            at += one.numel()
+            place = values[at : at + parameter.numel()].view(parameter.shape)
+            parameter.grad = place.to(parameter.device, parameter.dtype) if used else None
+            at += parameter.numel()
 
 
 def pack(tensors: Iterable[Tensor]) -> bytes:
     """The bytes of tensors, one after another."""
-    return b"".join(_bytes_of(one).tobytes() for one in tensors)
+    return b"".join(_bytes_of(tensor).tobytes() for tensor in tensors)
 
 
 @torch.no_grad()
 def unpack(data: bytes, tensors: Iterable[Tensor]) -> int:
     """Fill tensors with bytes; returns how many were used."""
     at = 0
-    for one in tensors:
-        size = one.numel() * one.element_size()
-        if one.numel():
-            values = torch.frombuffer(bytearray(data[at : at + size]), dtype=one.dtype)
-            one.copy_(values.view(one.shape))
+    for tensor in tensors:
+        size = tensor.numel() * tensor.element_size()
+        if tensor.numel():
+            values = torch.frombuffer(bytearray(data[at : at + size]), dtype=tensor.dtype)
+            tensor.copy_(values.view(tensor.shape))
         at += size
     return at
 
@@ -83,20 +83,20 @@ def _bytes_of(tensor: Tensor) -> npt.NDArray[np.uint8]:
 def pack_optimizer(optimizer: Any, parameters: Sequence[nn.Parameter]) -> bytes:
     """The optimizer's state of some parameters."""
     file = io.BytesIO()
-    torch.save([dict(optimizer.state.get(one, {})) for one in parameters], file)
+    torch.save([dict(optimizer.state.get(parameter, {})) for parameter in parameters], file)
     return file.getvalue()
 
 
 def unpack_optimizer(optimizer: Any, parameters: Sequence[nn.Parameter], data: bytes) -> None:
     """Replace the optimizer's state of some parameters."""
-    for one, state in zip(parameters, torch.load(io.BytesIO(data), weights_only=True), strict=True):
-        optimizer.state.pop(one, None)
+    for parameter, state in zip(parameters, torch.load(io.BytesIO(data), weights_only=True), strict=True):
+        optimizer.state.pop(parameter, None)
         if state:
             on_device = {
-                name: value.to(one.device) if isinstance(value, Tensor) and value.dim() else value
+                name: value.to(parameter.device) if isinstance(value, Tensor) and value.dim() else value
                 for name, value in state.items()
             }
-            optimizer.state[one] = on_device
+            optimizer.state[parameter] = on_device
 
 
 def pack_settings(optimizer: Any, also: Sequence[Any]) -> bytes:

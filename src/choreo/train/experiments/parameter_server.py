@@ -36,7 +36,7 @@ class ServerOptimizer:
     def __init__(self, parameters: list[Tensor], config: TrainConfig, clock: Clock) -> None:
         self.parameters, self.clock = parameters, clock
         self.staleness: list[int] = []  # of the parameters after each step
-        first = _flatten_dense_tensors([one.detach() for one in parameters])
+        first = _flatten_dense_tensors([parameter.detach() for parameter in parameters])
         # By server: its rank, and where its share begins and ends.
         self.shares = [
             (config.plan.gpus + index, start, start + size)
@@ -50,13 +50,15 @@ class ServerOptimizer:
 
     def zero_grad(self) -> None:
         """Drop the gradients."""
-        for one in self.parameters:
-            one.grad = None
+        for parameter in self.parameters:
+            parameter.grad = None
 
     @torch.no_grad()
     def step(self) -> None:
         """Send the gradients, and get the parameters."""
-        grads = [torch.zeros_like(one) if one.grad is None else one.grad for one in self.parameters]
+        grads = [
+            torch.zeros_like(parameter) if parameter.grad is None else parameter.grad for parameter in self.parameters
+        ]
         flat, values = _flatten_dense_tensors(grads), _flatten_dense_tensors(self.parameters)
         counts = torch.zeros(len(self.shares), dtype=torch.int64)
         with self.clock.part(WAIT):
@@ -67,8 +69,8 @@ class ServerOptimizer:
                 works.append(dist.isend(flat[start:end], server, tag=GRADIENTS))
             for work in works:
                 work.wait()
-        for one, value in zip(self.parameters, _unflatten_dense_tensors(values, self.parameters), strict=True):
-            one.copy_(value)
+        for parameter, value in zip(self.parameters, _unflatten_dense_tensors(values, self.parameters), strict=True):
+            parameter.copy_(value)
         self.staleness.append(int(counts.max()))
 
 
@@ -94,7 +96,7 @@ class Server:
         self._sum = torch.zeros_like(values)
         options = adamw_options(lr)
         if staleness:
-            options |= {"lr": lr / workers, "betas": tuple(one ** (1 / workers) for one in options["betas"])}
+            options |= {"lr": lr / workers, "betas": tuple(beta ** (1 / workers) for beta in options["betas"])}
         self._adam = torch.optim.AdamW([self.share], **options)
 
     def take(self, worker: int, gradient: Tensor) -> None:

@@ -89,7 +89,7 @@ class Attention(_Attention):
         if turns is not None:
             query, key = turned(query, turns), turned(key, turns)
             if self.l2_norm:
-                query, key = (F.rms_norm(one, (self.dim,), eps=self.eps) for one in (query, key))
+                query, key = (F.rms_norm(tensor, (self.dim,), eps=self.eps) for tensor in (query, key))
         return query, key, value
 
     def _cut(self, x: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ def tables_of(net: Recommender, ranks: int) -> list[list[int]]:
     """
     held: list[list[int]] = [[] for _ in range(ranks)]
     rows = [0] * ranks
-    for table in sorted(range(net.tables), key=lambda one: -net.rows[one]):
+    for table in sorted(range(net.tables), key=lambda table: -net.rows[table]):
         least = min(range(ranks), key=lambda rank: (rows[rank], rank))
         held[least].append(table)
         rows[least] += net.rows[table]

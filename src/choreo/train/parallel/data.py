@@ -37,7 +37,7 @@ def replicate(stage: nn.Module, mesh: Mesh, *, by_hand: bool, on_bucket: Callabl
         return stage
     if plan.zero >= 2:
         return _fully_sharded(stage, mesh, plan)
-    ignored = [name for name, one in stage.named_parameters() if _alone(one)]
+    ignored = [name for name, parameter in stage.named_parameters() if _alone(parameter)]
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(stage, ignored)
     wrapped = DistributedDataParallel(
         stage,
@@ -66,15 +66,15 @@ def _fully_sharded(stage: nn.Module, mesh: Mesh, plan: Plan) -> nn.Module:
     options: dict[str, Any] = {
         "mesh": DeviceMesh.from_group(mesh.group("replicas"), mesh.device.type, mesh=mesh.members["replicas"]),
         "reshard_after_forward": plan.zero == 3,
-        "ignored_params": {one for one in stage.parameters() if _alone(one)},
+        "ignored_params": {parameter for parameter in stage.parameters() if _alone(parameter)},
     }
-    notes = {name: dict(vars(one)) for name, one in stage.named_parameters()}
+    notes = {name: dict(vars(parameter)) for name, parameter in stage.named_parameters()}
     for name in ("blocks", "further"):
         for block in getattr(stage, name, nn.ModuleDict()).values():
             fully_shard(block, **options)
     sharded = fully_shard(stage, **options)
-    for name, one in sharded.named_parameters():  # they are new parameters, which know nothing of pieces and sums
-        vars(one).update(notes[name])
+    for name, parameter in sharded.named_parameters():  # they are new parameters, which know nothing of pieces and sums
+        vars(parameter).update(notes[name])
     return sharded
 
 
@@ -87,16 +87,16 @@ def finish_gradients(parameters: Iterable[Tensor], mesh: Mesh, *, by_hand: bool)
     """Sum the gradients that torch has not: over tensor ranks, the two ends of a pipeline, and experts' replicas."""
     sums: dict[int, tuple[Any, list[Tensor]]] = {}
     by_optimizer = mesh.plan.zero == 1
-    for one in parameters:
-        if one.grad is None:
+    for parameter in parameters:
+        if parameter.grad is None:
             continue
-        grad = one.grad.to_local() if hasattr(one.grad, "to_local") else one.grad
-        alone = _alone(one)
+        grad = parameter.grad.to_local() if hasattr(parameter.grad, "to_local") else parameter.grad
+        alone = _alone(parameter)
         reduced = None
         if (alone or by_hand) and not (by_optimizer and mesh.group("edp" if alone else "replicas")):
             grad /= mesh.size("replicas")
             reduced = mesh.group("edp" if alone else "replicas")
-        for group in (reduced, getattr(one, "summed", None), getattr(one, "shared", None)):
+        for group in (reduced, getattr(parameter, "summed", None), getattr(parameter, "shared", None)):
             if group is not None:
                 sums.setdefault(id(group), (group, []))[1].append(grad)
     for group, grads in sums.values():
@@ -118,7 +118,7 @@ class Optimizers:
         if mesh.plan.zero == 1 and replicas > 1:
             whole = []
             for alone, axis in ((False, "replicas"), (True, "edp")):
-                some = [one for one in parameters if _alone(one) is alone]
+                some = [parameter for parameter in parameters if _alone(parameter) is alone]
                 if some and mesh.group(axis) is not None:
                     self.made.append(ZeroOptimizer(some, mesh.group(axis), replicas, **options))
                 else:
@@ -128,8 +128,8 @@ class Optimizers:
             some = [one for one in whole if hasattr(one, "to_local") is cut]
             if some:
                 adam = torch.optim.AdamW(some, **options)
-                for one in some:
-                    state_of(adam, one)
+                for parameter in some:
+                    state_of(adam, parameter)
                 self.made.append(adam)
 
     def zero_grad(self) -> None:

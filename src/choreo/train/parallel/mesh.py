@@ -110,15 +110,15 @@ class Mesh:
 
     def axis_of(self, group: Any, collective: str = "") -> str:
         """The purpose of a group, as a plan's figures name it; if it has several, the purpose of this collective."""
-        axes = [axis for axis, one in self.groups.items() if one is group]
+        axes = [axis for axis, members in self.groups.items() if members is group]
         if not axes:
             return "all" if self.grouped else "dp"
-        axis = next((one for one in axes if one == ONLY_FOR.get(collective)), axes[0])
+        axis = next((name for name in axes if name == ONLY_FOR.get(collective)), axes[0])
         return {"replicas": "dp", "edp": "dp", "ends": "pp"}.get(axis, axis)
 
     def close(self) -> None:
         """Destroy the groups."""
-        for group in {id(one): one for one in self.groups.values() if one is not dist.group.WORLD}.values():
+        for group in {id(group): group for group in self.groups.values() if group is not dist.group.WORLD}.values():
             dist.destroy_process_group(group)
 
 

@@ -24,17 +24,17 @@ class ZeroOptimizer:
     def __init__(self, parameters: list[Tensor], group: Any, divide: float, **options: Any) -> None:
         self.group, self.divide, self.parameters = group, divide, parameters
         parts, self.own = dist.get_world_size(group), dist.get_rank(group)
-        sizes = [one.numel() for one in parameters]
+        sizes = [parameter.numel() for parameter in parameters]
         each = -(-sum(sizes) // parts)
         first = parameters[0]
         self.flat = torch.zeros(each * parts, dtype=first.dtype, device=first.device)
         self.grads = torch.zeros_like(self.flat)
         start = 0
-        for one, size in zip(parameters, sizes, strict=True):
-            place = self.flat[start : start + size].view_as(one)
-            place.copy_(one.detach())
-            one.data = place
-            one.grad = self.grads[start : start + size].view_as(one)
+        for parameter, size in zip(parameters, sizes, strict=True):
+            place = self.flat[start : start + size].view_as(parameter)
+            place.copy_(parameter.detach())
+            parameter.data = place
+            parameter.grad = self.grads[start : start + size].view_as(parameter)
             start += size
         self.share = torch.nn.Parameter(torch.empty_like(self.flat[:each]))
         self.take_share()

@@ -56,16 +56,16 @@ def train_rank(config: TrainConfig, report: Report) -> None:
         found = (_train_with_servers if config.servers else _train)(config, mesh, clock, peak, report)
         everybody = _gathered({"memory": float(accelerator.peak_bytes()), **found})
         if rank == 0:
-            traffic = total_traffic([one["traffic"] for one in everybody], config.steps if config.servers else 1)
-            seen = [ahead for one in everybody for ahead in one.get("staleness", ())]
+            traffic = total_traffic([answer["traffic"] for answer in everybody], config.steps if config.servers else 1)
+            seen = [ahead for answer in everybody for ahead in answer.get("staleness", ())]
             report(
                 {
-                    "memory_bytes": max(one["memory"] for one in everybody),
+                    "memory_bytes": max(answer["memory"] for answer in everybody),
                     "traffic": traffic,
                     "timeline": [
                         {"rank": rank, **span._asdict()}
-                        for rank, one in enumerate(everybody)
-                        for span in one.get("timeline", ())
+                        for rank, answer in enumerate(everybody)
+                        for span in answer.get("timeline", ())
                     ],
                     "staleness": {str(ahead): seen.count(ahead) for ahead in sorted(set(seen))},
                 }
@@ -119,7 +119,7 @@ def _train_with_servers(config: TrainConfig, mesh: Mesh, clock: Clock, peak: flo
     everybody: list[Any] = _gathered({"reports": reports})
     if mesh.rank == 0:
         for step in range(config.steps):
-            of_step = [one["reports"][step] for one in everybody[: config.plan.gpus]]
+            of_step = [answer["reports"][step] for answer in everybody[: config.plan.gpus]]
             report({"step": _summed_up(trainer.task, step, of_step, peak, together=False)})
     return {"traffic": traffic, "staleness": staleness}
 
@@ -157,7 +157,7 @@ class Trainer:
             number: replicate(stage, mesh, by_hand=self.by_hand, on_bucket=clock.bucket_ready)
             for number, stage in self.task.stages.items()
         }
-        self.parameters = [one for stage in self.stages.values() for one in stage.parameters()]
+        self.parameters = [parameter for stage in self.stages.values() for parameter in stage.parameters()]
         self.optimizer = _optimizer(self.parameters, config, mesh, clock)
         # With tensor ranks the loss communicates, which would break the compiled graph.
         self._summed_loss = torch.compile(self.task.loss) if config.compile and plan.tp == 1 else self.task.loss
@@ -193,7 +193,7 @@ class Trainer:
         """All micro-batches without a pipeline; gradients are sent with the last."""
         module = self.stages[0]
         total = torch.zeros((), device=self.mesh.device)
-        chunks = zip(*(one.chunk(self.micro_batches) for one in (*inputs, targets)), strict=True)
+        chunks = zip(*(tensor.chunk(self.micro_batches) for tensor in (*inputs, targets)), strict=True)
         for number, (*given, wanted) in enumerate(chunks):
             with _without_sending(module, number < self.micro_batches - 1):
                 with self.clock.passing("F", number):
@@ -243,25 +243,25 @@ def _summed_up(
 
     For ranks that do not wait for each other (not `together`), the time is the mean.
     """
-    times = [one["time"] for one in reports]
+    times = [report["time"] for report in reports]
     time_s = max(times) if together else sum(times) / len(times)
-    names = dict.fromkeys(name for one in reports for name in one if name not in ("time", "loss", CORE_WAIT))
-    parts = {name: sum(one.get(name, 0.0) for one in reports) / len(reports) for name in names}
+    names = dict.fromkeys(name for report in reports for name in report if name not in ("time", "loss", CORE_WAIT))
+    parts = {name: sum(report.get(name, 0.0) for report in reports) / len(reports) for name in names}
     parts[STRAGGLERS] = parts.get(STRAGGLERS, 0.0) + time_s - sum(times) / len(times)
     return {
         "step": step,
-        "loss": sum(one["loss"] for one in reports),
+        "loss": sum(report["loss"] for report in reports),
         "tokens_per_s": task.units / time_s,
         "time_s": time_s,
         "mfu": task.flops / time_s / peak,
         "parts": parts,
-        CORE_WAIT: sum(one[CORE_WAIT] for one in reports) / len(reports),
+        CORE_WAIT: sum(report[CORE_WAIT] for report in reports) / len(reports),
     }
 
 
 def _refuse_nan(step: int, reports: list[dict[str, float]], first: int = 0) -> None:
     """Stop if a loss is NaN; `first` is the rank of the first report."""
-    bad = [rank for rank, one in enumerate(reports, first) if not math.isfinite(one["loss"])]
+    bad = [rank for rank, report in enumerate(reports, first) if not math.isfinite(report["loss"])]
     if bad:
         raise TrainingError(
             f"the loss is not a number at step {step} on {'rank' if len(bad) == 1 else 'ranks'} "

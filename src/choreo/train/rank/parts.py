@@ -170,9 +170,9 @@ class Clock:
 
     def _p2p(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(operations: list[Any], desc: str | None = None) -> Any:
-            receives = [one.op is dist.irecv for one in operations]
+            receives = [operation.op is dist.irecv for operation in operations]
             works = function(operations, desc)
-            sizes = [one.tensor.nbytes for one in operations]
+            sizes = [operation.tensor.nbytes for operation in operations]
             if len(works) != len(operations):
                 receives, sizes = [any(receives)] * len(works), [sum(sizes)] * len(works)
             return [

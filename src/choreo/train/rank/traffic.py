@@ -42,11 +42,11 @@ def total_traffic(ranks: list[Counts], steps: int = 1) -> list[dict[str, Any]]:
     [{'axis': 'dp', 'collective': 'all_reduce', 'messages': 4, 'bytes': 1400, 'busiest_rank_bytes': 800}]
     """
     rows = []
-    for name in sorted({name for one in ranks for name in one}):
+    for name in sorted({name for rank in ranks for name in rank}):
         axis, collective = name.split()
-        counts = [one.get(name, [0, 0]) for one in ranks]
-        messages, sent = (sum(one[at] for one in counts) // steps for at in (0, 1))
-        busiest = max(one[1] for one in counts) // steps
+        counts = [rank.get(name, [0, 0]) for rank in ranks]
+        messages, sent = (sum(count[at] for count in counts) // steps for at in (0, 1))
+        busiest = max(count[1] for count in counts) // steps
         rows.append(
             {"axis": axis, "collective": collective, "messages": messages, "bytes": sent, "busiest_rank_bytes": busiest}
         )

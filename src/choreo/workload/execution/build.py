@@ -147,10 +147,10 @@ class GraphBuilder:
         rank, called = (ints[:, _INTS.index(name)] for name in ("rank", "group"))
         rank[:] = np.repeat(np.arange(ranks), count)
         called[:] = number[rank, called]
-        deps, offsets = (np.array(one, np.int64) for one in (self._deps, self._offsets))
+        deps, offsets = (np.array(column, np.int64) for column in (self._deps, self._offsets))
         further = np.arange(ranks)[:, None]
         columns = (ints, (deps + count * further).ravel(), (offsets[1:] + len(deps) * further).ravel())
-        self._ints, self._deps, ends = (array("q", one.tobytes()) for one in columns)
+        self._ints, self._deps, ends = (array("q", column.tobytes()) for column in columns)
         self._offsets = array("q", (0,)) + ends
         self._floats = self._floats * ranks
 

@@ -43,7 +43,7 @@ def _match_collectives(groups: Sequence[tuple[int, ...]], columns: Mapping[str, 
         return 0
     rank, group = columns["rank"][nodes], columns["group"][nodes]
     ranks = int(rank.max()) + 1
-    sizes = np.array([len(one) for one in groups], np.int64)
+    sizes = np.array([len(group) for group in groups], np.int64)
     members = np.fromiter(chain.from_iterable(groups), np.int64, int(sizes.sum()))
     stride = max(ranks, int(members.max(initial=0)) + 1)
     calls = group * stride + rank
@@ -64,7 +64,7 @@ def _match_collectives(groups: Sequence[tuple[int, ...]], columns: Mapping[str, 
     if len(short):
         node = int(first[short[0]])
         there = set(rank[mine == short[0]].tolist())
-        missing = [one for one in groups[columns["group"][node]] if one not in there]
+        missing = [group for group in groups[columns["group"][node]] if group not in there]
         raise TraceError(
             f"{_call(columns, node)} number {int(nth[np.flatnonzero(nodes == node)[0]]) + 1} of the group "
             f"{_listed(groups[columns['group'][node]])} is never called by rank {missing[0]}"

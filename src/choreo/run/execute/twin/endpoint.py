@@ -235,7 +235,7 @@ class Endpoint(Transfers):
     def _begin(self, task: Task, signature: int) -> None:
         """Wait until no peer needs what this call will overwrite, and record the call."""
         self._chain = (self._chain ^ signature) * CHAIN_FACTOR % 2**64
-        self._chains = {number: one for number, one in self._chains.items() if number > self._call - WINDOW}
+        self._chains = {number: chain for number, chain in self._chains.items() if number > self._call - WINDOW}
         self._chains[self._call] = self._chain
         self._check_health(self._rank, math.inf, None)
         self._claim_slot(task, self._call % STAGING_SLOTS)

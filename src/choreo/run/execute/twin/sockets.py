@@ -97,7 +97,7 @@ class PeerSockets:
     """The streams to a peer on another host."""
 
     def __init__(self, streams: tuple[StreamSpec, ...]) -> None:
-        self.streams = [Stream(one) for one in streams]
+        self.streams = [Stream(stream) for stream in streams]
 
     def queue_range(self, frame: Frame, data: npt.NDArray[np.uint8]) -> None:
         """Queue a range of bytes, which is not copied; a long one in stripes. `frame` is for the whole range."""
@@ -108,7 +108,7 @@ class PeerSockets:
 
     def has_queued(self, number: int | None = None) -> bool:
         """Whether anything is queued: from messages up to a number, or from any message."""
-        return any(one.queue and (number is None or one.queue[0][1] <= number) for one in self.streams)
+        return any(stream.queue and (number is None or stream.queue[0][1] <= number) for stream in self.streams)
 
     def write(self) -> None:
         """Write as much as the sockets take."""

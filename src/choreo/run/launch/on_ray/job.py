@@ -55,26 +55,26 @@ class ActorJob:
     def start(self, ranks: int, timeout_s: float) -> None:
         """Start the actors. Ranks of one node are neighbours."""
         found = self._place([self._make(bundle) for bundle in range(ranks)], timeout_s)
-        first_seen = {one.node: number for number, one in reversed(list(enumerate(found)))}
-        found.sort(key=lambda one: first_seen[one.node])
-        for rank, one in enumerate(found):
-            one.rank = rank
+        first_seen = {actor.node: number for number, actor in reversed(list(enumerate(found)))}
+        found.sort(key=lambda actor: first_seen[actor.node])
+        for rank, actor in enumerate(found):
+            actor.rank = rank
         self.ranks, self._master = found, found[0]
 
     def restart(self, lost: ActorRank) -> ActorRank:
         """An actor in the place of one that died; on another node, if its own is gone."""
-        [one] = self._place([self._make(lost.bundle)], PLACE_S)
-        one.rank = lost.rank
-        self.ranks[lost.rank] = one
-        return one
+        [actor] = self._place([self._make(lost.bundle)], PLACE_S)
+        actor.rank = lost.rank
+        self.ranks[lost.rank] = actor
+        return actor
 
-    def variables(self, one: ActorRank, *, joins: bool = False) -> dict[str, str]:
+    def variables(self, actor: ActorRank, *, joins: bool = False) -> dict[str, str]:
         """The environment variables that a launcher sets for a rank."""
-        local = [other for other in self.ranks if other.node == one.node]
+        local = [other for other in self.ranks if other.node == actor.node]
         return {
-            "RANK": str(one.rank),
+            "RANK": str(actor.rank),
             "WORLD_SIZE": str(len(self.ranks)),
-            "LOCAL_RANK": str(local.index(one)),
+            "LOCAL_RANK": str(local.index(actor)),
             "LOCAL_WORLD_SIZE": str(len(local)),
             "MASTER_ADDR": self._master.address,
             "MASTER_PORT": str(self._master.port),
@@ -84,8 +84,8 @@ class ActorJob:
 
     def kill(self) -> None:
         """End all actors."""
-        for one in self.ranks:
-            self.ray.kill(one.actor, no_restart=True)
+        for rank in self.ranks:
+            self.ray.kill(rank.actor, no_restart=True)
 
     def _make(self, bundle: int) -> ActorRank:
         strategy = self._strategy(self._group, placement_group_bundle_index=bundle)
@@ -95,12 +95,12 @@ class ActorJob:
         """Wait until actors run, and ask them where."""
         exceptions = importlib.import_module("ray.exceptions")
         try:
-            places = self.ray.get([one.actor.place.remote() for one in made], timeout=timeout_s)
+            places = self.ray.get([actor.actor.place.remote() for actor in made], timeout=timeout_s)
         except exceptions.RayError as error:
-            for one in made:
-                self.ray.kill(one.actor, no_restart=True)
+            for actor in made:
+                self.ray.kill(actor.actor, no_restart=True)
             reason = str(error).strip().splitlines() or [type(error).__name__]
             raise RendezvousError(f"{len(made)} actors did not start on the Ray cluster: {reason[0]}") from None
-        for one, place in zip(made, places, strict=True):
-            one.node, one.address, one.pid, one.port = place
+        for actor, place in zip(made, places, strict=True):
+            actor.node, actor.address, actor.pid, actor.port = place
         return made

@@ -61,30 +61,30 @@ def _results(job: ActorJob, function: Callable[..., Any], arguments: tuple[Any, 
     """What every rank returns. The first failure ends the job, unless the rank can be started again."""
     actor_died = importlib.import_module("ray.exceptions").RayActorError
 
-    def begin(one: ActorRank, *, joins: bool = False) -> Any:
-        return one.actor.call.remote(function, arguments, job.variables(one, joins=joins))
+    def begin(actor: ActorRank, *, joins: bool = False) -> Any:
+        return actor.actor.call.remote(function, arguments, job.variables(actor, joins=joins))
 
-    running = {begin(one): one for one in job.ranks}
+    running = {begin(rank): rank for rank in job.ranks}
     results: list[Any] = [None] * len(job.ranks)
     while running:
         [done], _ = job.ray.wait(list(running), num_returns=1)
-        one = running.pop(done)
+        actor = running.pop(done)
         try:
-            results[one.rank] = job.ray.get(done)
+            results[actor.rank] = job.ray.get(done)
         except actor_died:
             if not restarts:
-                raise _death(one) from None
+                raise _death(actor) from None
             restarts -= 1
-            again = job.restart(one)
+            again = job.restart(actor)
             running[begin(again, joins=True)] = again
         except PeerFailure as error:
             raise _cause(job, running, error, actor_died) from None
     return results
 
 
-def _death(one: ActorRank) -> PeerFailure:
+def _death(actor: ActorRank) -> PeerFailure:
     reason = "Ray's logs of that node say why, if anything does; with restarts=1 it would have been started again"
-    return PeerFailure(f"{one} died; {reason}", ranks=frozenset({one.rank}))
+    return PeerFailure(f"{actor} died; {reason}", ranks=frozenset({actor.rank}))
 
 
 def _cause(
@@ -95,14 +95,14 @@ def _cause(
     while running and (left_s := deadline_s - time.monotonic()) > 0:
         done, _ = job.ray.wait(list(running), num_returns=1, timeout=left_s)
         for ref in done:
-            one = running.pop(ref)
+            actor = running.pop(ref)
             try:
                 job.ray.get(ref)
             except PeerFailure:
                 continue
             except actor_died:
-                return _death(one)
+                return _death(actor)
             except Exception as error:
-                if one.rank in told.ranks:
+                if actor.rank in told.ranks:
                     return error
     return told

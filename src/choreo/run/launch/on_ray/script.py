@@ -76,10 +76,10 @@ def _relay(
         err.put(PLAIN)
     running: dict[Any, ActorRank] = {}
     lines: dict[tuple[int, str], Lines] = {}
-    for one in job.ranks:
-        running[one.actor.run_script.remote(program, job.variables(one))] = one
-        lines[one.rank, OUT] = Lines(out, prefix(one.rank, out_is_terminal))
-        lines[one.rank, ERR] = Lines(err, prefix(one.rank, err_is_terminal))
+    for actor in job.ranks:
+        running[actor.actor.run_script.remote(program, job.variables(actor))] = actor
+        lines[actor.rank, OUT] = Lines(out, prefix(actor.rank, out_is_terminal))
+        lines[actor.rank, ERR] = Lines(err, prefix(actor.rank, err_is_terminal))
     code, succeeded, kill_at_s = 0, False, None
     while running:
         left_s = None if kill_at_s is None else max(0.0, kill_at_s - time.monotonic())
@@ -87,10 +87,10 @@ def _relay(
         if not ready:
             break  # their time is up: the actors are killed, and the scripts end with them
         stream = ready[0]
-        one = running[stream]
+        actor = running[stream]
         what, value = _next(job, stream)
         if what != EXIT:
-            lines[one.rank, what].feed(value)
+            lines[actor.rank, what].feed(value)
             continue
         del running[stream]
         succeeded |= value == 0
@@ -100,7 +100,7 @@ def _relay(
             ended = "was lost with its node or its actor" if what is EXIT and value == LOST else _how(value)
             rest = "; the others go on" if goes_on else "; the others are stopped" if running else ""
             if kill_at_s is None:
-                _say(err, f"{one} {ended}{rest}")
+                _say(err, f"{actor} {ended}{rest}")
             if not keep_going and kill_at_s is None:
                 kill_at_s = time.monotonic() + grace_s
                 for other in running.values():

@@ -82,15 +82,15 @@ def lower(layout: Layout, *, fuse: bool, window: int, peers: int, share: bool) -
     spread = -(-max(1, len(ranks) - 1) // peers)
     sent: Counter[tuple[int, int]] = Counter()
     channels: list[int] = []
-    for one in layout.messages:
-        after = sent[one.src, one.dst] // window
-        channels.append(((one.dst - one.src) % len(ranks) - 1) // peers + spread * after)
-        sent[one.src, one.dst] += 1
+    for message in layout.messages:
+        after = sent[message.src, message.dst] // window
+        channels.append(((message.dst - message.src) % len(ranks) - 1) // peers + spread * after)
+        sent[message.src, message.dst] += 1
     dense = {channel: number for number, channel in enumerate(sorted(set(channels)))}
-    for number, one in enumerate(layout.messages):
+    for number, message in enumerate(layout.messages):
         channel = dense[channels[number]]
-        ranks[one.src].outgoing[one.dst, channel].append(number)
-        ranks[one.dst].incoming[one.src, channel].append(number)
+        ranks[message.src].outgoing[message.dst, channel].append(number)
+        ranks[message.dst].incoming[message.src, channel].append(number)
     uses = _uses(layout)
     work = _Lowering(layout, uses, _forwarded(layout, uses) if fuse else {})
     for number, rank in enumerate(ranks):
@@ -112,18 +112,18 @@ def _uses(layout: Layout) -> Uses:
     for _, numbers in groupby(range(len(layout.messages)), key=lambda n: layout.messages[n].step):
         together = list(numbers)
         for number in together:
-            one = layout.messages[number]
-            for chunk in range(one.chunk, one.chunk + one.count):
-                maker = made_by.get((one.src, chunk))
-                if maker is not None and not one.from_copy and one.source.buffer != "i":
+            message = layout.messages[number]
+            for chunk in range(message.chunk, message.chunk + message.count):
+                maker = made_by.get((message.src, chunk))
+                if maker is not None and not message.from_copy and message.source.buffer != "i":
                     readers[maker].add(number)
         for number in together:
-            one = layout.messages[number]
-            for chunk in range(one.chunk, one.chunk + one.count):
-                maker = made_by.get((one.dst, chunk))
-                if maker is not None and one.base is not None:
+            message = layout.messages[number]
+            for chunk in range(message.chunk, message.chunk + message.count):
+                maker = made_by.get((message.dst, chunk))
+                if maker is not None and message.base is not None:
                     readers[maker].add(-1)  # a later sum needs it in its place
-                made_by[one.dst, chunk] = number
+                made_by[message.dst, chunk] = number
     kept: set[int] = set()
     due = layout.schedule.held_after()
     for (rank, chunk), maker in made_by.items():
@@ -136,12 +136,12 @@ def _forwarded(layout: Layout, uses: Uses) -> dict[int, int]:
     """Messages that another message forwards whole, each with the first message that does so."""
     fused: dict[int, int] = {}
     taken: set[int] = set()
-    for number, one in enumerate(layout.messages):
+    for number, message in enumerate(layout.messages):
         for reader in uses[number][0]:
             if reader < 0 or reader in taken:
                 continue
             other = layout.messages[reader]
-            if (other.source, other.count) == (one.target, one.count):
+            if (other.source, other.count) == (message.target, message.count):
                 fused[number] = reader
                 taken.add(reader)
                 break
@@ -192,14 +192,14 @@ def _block(work: _Lowering, rank: _Rank, incoming: Connection, outgoing: Connect
             work.received[inward[a]] = work.sent[outward[b]] = step
             a, b = a + 1, b + 1
         elif b < len(outward) and (a == len(inward) or on > b or messages[outward[b]].step <= messages[inward[a]].step):
-            one = messages[outward[b]]
-            work.sent[outward[b]] = Step(block, "s", one.source, one.source, one.count, one.step)
+            message = messages[outward[b]]
+            work.sent[outward[b]] = Step(block, "s", message.source, message.source, message.count, message.step)
             block.steps.append(work.sent[outward[b]])
             b += 1
         else:
-            one = messages[inward[a]]
-            kind = "r" if one.base is None else "rrc"
-            work.received[inward[a]] = Step(block, kind, one.base or one.target, one.target, one.count)
+            message = messages[inward[a]]
+            kind = "r" if message.base is None else "rrc"
+            work.received[inward[a]] = Step(block, kind, message.base or message.target, message.target, message.count)
             block.steps.append(work.received[inward[a]])
             a += 1
     return block

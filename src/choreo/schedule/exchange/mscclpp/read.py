@@ -128,8 +128,8 @@ class _Reading:
                     turns = range(ROUNDS) if op.name == "pipeline" else (None,)
                     for turn in turns:
                         for inner in op.ops if op.name == "pipeline" else (op,):
-                            one = Instruction(gpu.id, block.id, step, inner.name, round=inner.round)
-                            self._add(_At(gpu, block, inner, one, turn), meetings)
+                            instruction = Instruction(gpu.id, block.id, step, inner.name, round=inner.round)
+                            self._add(_At(gpu, block, inner, instruction, turn), meetings)
         self._match_signals()
         self._match_semaphores()
         self._match_packets()

@@ -105,9 +105,9 @@ def _inboxes(layout: Layout) -> list[int]:
     """Where in the receiver's scratch each message arrives: a place that nothing else uses."""
     end = list(layout.scratch)
     first = []
-    for one in layout.messages:
-        first.append(end[one.dst])
-        end[one.dst] += one.count
+    for message in layout.messages:
+        first.append(end[message.dst])
+        end[message.dst] += message.count
     layout.scratch[:] = end
     return first
 
@@ -245,18 +245,22 @@ def _taken(came: list[int], layout: Layout, inbox: Sequence[int]) -> list[Op]:
     ops: list[Op] = []
     sums: dict[tuple[Cell, int], list[Op]] = defaultdict(list)
     for n in came:
-        one = layout.messages[n]
+        message = layout.messages[n]
         arrived = Cell("s", inbox[n])
-        if one.base is None:
-            ops.append(_copy(arrived, one.target, one.count))
+        if message.base is None:
+            ops.append(_copy(arrived, message.target, message.count))
             continue
-        waiting = sums[one.target, one.count]
+        waiting = sums[message.target, message.count]
         if not waiting or len(waiting[-1]["src_buff"]) > AT_ONCE:  # type: ignore[arg-type]
-            base = one.target if waiting else one.base
+            base = message.target if waiting else message.base
             waiting.append(
-                {"name": "re", "src_buff": [_own(base, one.count)], "dst_buff": [_own(one.target, one.count)]}
+                {
+                    "name": "re",
+                    "src_buff": [_own(base, message.count)],
+                    "dst_buff": [_own(message.target, message.count)],
+                }
             )
-        waiting[-1]["src_buff"].append(_own(arrived, one.count))  # type: ignore[attr-defined]
+        waiting[-1]["src_buff"].append(_own(arrived, message.count))  # type: ignore[attr-defined]
     turns = max((len(waiting) for waiting in sums.values()), default=0)
     for turn in range(turns):
         if turn:

@@ -71,12 +71,12 @@ class Components:
 
 def components_of(links: int, ways: Sequence[Ways]) -> list[Component]:
     """The components of calls that run at the same time, one for each set of identical ones."""
-    first = np.cumsum([0, *(one.groups for one in ways)])
+    first = np.cumsum([0, *(way.groups for way in ways)])
     part = np.concatenate([one.group + start for one, start in zip(ways, first, strict=False)])
-    label = _joined(part, np.concatenate([one.link for one in ways]), int(first[-1]))
+    label = _joined(part, np.concatenate([way.link for way in ways]), int(first[-1]))
     order = np.argsort(label[part], kind="stable")
-    link = np.concatenate([one.link for one in ways])[order]
-    figures = np.concatenate([one.figures for one in ways], axis=1).T[order]
+    link = np.concatenate([way.link for way in ways])[order]
+    figures = np.concatenate([way.figures for way in ways], axis=1).T[order]
     edges = np.flatnonzero(np.diff(label[part][order], prepend=-1, append=-1))
     seen_at = _first_places(link)
     call_of = np.searchsorted(first, np.arange(int(first[-1])), side="right") - 1

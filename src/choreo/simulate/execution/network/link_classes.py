@@ -23,10 +23,10 @@ Ints = npt.NDArray[np.int64]
 def link_classes(topology: Topology, messages: Sequence[Members]) -> Ints:
     """For each link the first one of its class. Raises Asymmetry if the flows of a call differ."""
     links = len(topology.links.src)
-    if all(len(one.devices) == 1 for one in messages):
+    if all(len(message.devices) == 1 for message in messages):
         return np.arange(links)
-    ends = np.concatenate([one.devices for one in messages])
-    call = np.repeat(np.arange(len(messages)), [len(one.devices) for one in messages])
+    ends = np.concatenate([message.devices for message in messages])
+    call = np.repeat(np.arange(len(messages)), [len(message.devices) for message in messages])
     routes = topology.routes(ends[:, 0], ends[:, 1])
     flow = np.repeat(np.arange(len(ends)), np.diff(routes.offsets))
     link, share = routes.links.astype(np.int64), routes.share

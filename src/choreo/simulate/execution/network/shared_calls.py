@@ -89,13 +89,13 @@ class SharedCalls:
         receivers, left = self._jobs.stop(now_s)
         left_of = dict(zip(receivers.tolist(), left.tolist(), strict=True))
         going, out = [], []
-        for one in self._runs:
-            if one.call.number in self.in_progress:
-                receiver = one.first + int(one.member[1])
+        for run in self._runs:
+            if run.call.number in self.in_progress:
+                receiver = run.first + int(run.member[1])
                 if receiver in left_of:
-                    going.append((one.call, left_of[receiver]))
+                    going.append((run.call, left_of[receiver]))
                 else:
-                    out.append((one.call, float(one.finish_s[one.member[0]])))
+                    out.append((run.call, float(run.finish_s[run.member[0]])))
         return going, out
 
     def carried(self) -> tuple[Floats, Floats]:
@@ -145,7 +145,7 @@ class SharedCalls:
         return found
 
     def _done(self, members: Ints, times: Floats) -> list[Done]:
-        numbers = np.array([bisect.bisect_right(self._starts, one) - 1 for one in members.tolist()], np.int64)
+        numbers = np.array([bisect.bisect_right(self._starts, member) - 1 for member in members.tolist()], np.int64)
         found = []
         for number in np.unique(numbers).tolist():
             run = self._runs[number]

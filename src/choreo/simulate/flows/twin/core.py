@@ -211,7 +211,7 @@ class Core(MessageGraph):
         self.touched_engines[message.engine] = None
 
     def _begin_reduction(self, engine: Engine) -> None:
-        message = _first_waiting(engine, lambda one: (one.moment, *_in_order(one)))
+        message = _first_waiting(engine, lambda message: (message.moment, *_in_order(message)))
         if message is None:
             return
         if engine.free_at > message.written and engine.last is not None:
@@ -273,10 +273,14 @@ class Core(MessageGraph):
         """The history of each message."""
         causes = ("ready_cause", "start_cause", "write_cause")
         numbers = ("step", "src", "dst", "engine", "bottleneck", "reduces", *causes)
-        found = {name: np.array([getattr(one, name) for one in self.all_messages], np.int32) for name in numbers}
-        found["route"] = np.array([one.route.number for one in self.all_messages], np.int32)
+        found = {
+            name: np.array([getattr(message, name) for message in self.all_messages], np.int32) for name in numbers
+        }
+        found["route"] = np.array([message.route.number for message in self.all_messages], np.int32)
         times = ("bytes", "start", "out", "arrived", "written")
-        found |= {name: np.array([getattr(one, name) for one in self.all_messages], np.float64) for name in times}
+        found |= {
+            name: np.array([getattr(message, name) for message in self.all_messages], np.float64) for name in times
+        }
         return {name: column.tobytes() for name, column in found.items()}
 
     def routes(self) -> tuple[bytes, bytes, bytes, bytes, bytes]:
@@ -289,7 +293,7 @@ class Core(MessageGraph):
             links.tobytes(),
             np.array([share for route in routes for share in route.share], np.float64).tobytes(),
             np.array([route.alone for route in routes]).tobytes(),
-            np.array([(one.send, one.send_busy, one.receive, one.receive_busy) for one in routes]).tobytes(),
+            np.array([(route.send, route.send_busy, route.receive, route.receive_busy) for route in routes]).tobytes(),
         )
 
 

@@ -158,7 +158,7 @@ class MessageGraph:
                     message.need_ready += 1
                 self.cells[cell].readers.append(message)
             written[message].append(write)
-        for message in sorted(made.values(), key=lambda one: one.src):
+        for message in sorted(made.values(), key=lambda message: message.src):
             for cell in (number for write in written[message] for number in write):
                 self._overwrite(self.cells[cell], message)
 
@@ -194,7 +194,10 @@ class MessageGraph:
         before = len(self.all_messages)
         self.gather(*columns)
         # By sender, and of each sender's the one to the next rank after it first, around the end.
-        every = sorted(self.all_messages[before:], key=lambda one: (one.step, one.src, one.dst < one.src, one.dst))
+        every = sorted(
+            self.all_messages[before:],
+            key=lambda message: (message.step, message.src, message.dst < message.src, message.dst),
+        )
         self.number_of += [0] * len(every)
         for number, one in enumerate(every, before):
             self.number_of[one.number] = number

@@ -109,12 +109,12 @@ class Messages(Transport):
         waiting = (self.messages[number] for number in engine.waiting)
         first = min(
             waiting,
-            key=lambda one: (
-                0 if what == PREPARE else one.written,
-                one.step,
-                one.src,
-                one.dst < one.src,
-                one.dst,
+            key=lambda message: (
+                0 if what == PREPARE else message.written,
+                message.step,
+                message.src,
+                message.dst < message.src,
+                message.dst,
             ),
         )
         engine.waiting.remove(first.number)
