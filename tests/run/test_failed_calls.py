@@ -98,6 +98,7 @@ MISTAKES: list[tuple[str, Callable[[Communicator], object], str]] = [
     ("empty beyond numbers", lambda c: c.empty((0, 10**30)), "larger than any array"),
     ("empty's dtype", lambda c: c.empty(3, object), "arrays of object"),
     ("dtype that is no text", lambda c: c.empty(3, "\ud800"), "dtype must be one of NumPy's"),
+    ("dtype of 5000 digits", lambda c: c.empty(3, "9" * 5000), "dtype must be one of NumPy's"),
     ("address that is no text", lambda c: c.grow(address=29500), "an address must be text"),  # type: ignore[arg-type]
     ("secret that is no text", lambda c: c.grow(secret=1234), "a secret must be text or bytes"),  # type: ignore[arg-type]
     ("half a letter of a secret", lambda c: c.waiting(secret="\ud800" * 20), "cannot be written as UTF-8"),

@@ -12,6 +12,7 @@ import pytest
 from choreo.errors import CollectiveMismatch
 from choreo.run.communicator import Communicator
 from choreo.run.execute.dtypes import ReduceOp
+from tests.helpers.network.hosts import NetworkJob, hosts, why_no_hosts
 from tests.helpers.ranks.faults import Job, Pipe, values
 
 
@@ -179,3 +180,23 @@ def test_after_a_mismatch_all_ranks_can_go_on() -> None:
 
 
 # ---- an all_reduce that survives ----
+
+
+def roots_differ(comm: Communicator, talk: Pipe) -> str:
+    """The last rank takes itself for the root: it waits for nobody in that call, and goes on to others."""
+    x = np.full(4, float(comm.rank))
+    comm.broadcast(x, comm.world_size - 1 if comm.rank == comm.world_size - 1 else 0)
+    for _ in range(3):
+        comm.all_gather(x)
+    return "went through"
+
+
+@pytest.mark.skipif(bool(why_no_hosts()), reason=why_no_hosts() or "they can")
+@pytest.mark.parametrize("where", [(0, 1), (0, 1, 1)])
+def test_a_call_that_some_had_returned_from_is_named_between_hosts(where: tuple[int, ...]) -> None:
+    last = len(where) - 1
+    with hosts(2) as made, NetworkJob(made, where, roots_differ) as job:
+        ended = job.ended()
+    for one in ended:
+        assert one.error == "CollectiveMismatch", one
+        assert f"root {last})" in one.text and "root 0)" in one.text, one

@@ -56,7 +56,7 @@ class StatusUpdate(msgspec.Struct, array_like=True, frozen=True, tag="status"):
 
 
 class HostReport(msgspec.Struct, array_like=True, frozen=True, tag="host"):
-    """A rank's report on its host: the dead and stopped ranks, and the last call that each began, with its text."""
+    """A rank's report on its host: the dead and stopped ranks, and the last calls of each, with their texts."""
 
     dead: tuple[int, ...]
     stopped: tuple[int, ...]
@@ -268,7 +268,7 @@ class ControlChannel:
     def __init__(self, connections: dict[int, ControlConnection]) -> None:
         self.connections = connections
         self.statuses: dict[int, Status] = {}
-        self.calls: dict[int, tuple[int, str]] = {}
+        self.calls: dict[int, dict[int, str]] = {}  # by rank and number
         self.decisions: dict[str, bytes] = {}
         self.topics: set[str] = set()  # during a consensus
         self.answer: Callable[[int, Prepare | Accept], None] = lambda _, __: None  # for this host, to a proposer
@@ -344,8 +344,7 @@ class ControlChannel:
             self._dead |= set(message.dead) & self.connections.keys()
             self._stopped[rank] = message.stopped
             for other, call, text in message.calls:
-                if call >= self.calls.get(other, (0, ""))[0]:
-                    self.calls[other] = (call, text)
+                self.calls.setdefault(other, {})[call] = text
         elif isinstance(message, Prepare | Accept):
             self.topics.add(message.topic)
             self.answer(rank, message)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -84,7 +84,7 @@ class _View(NamedTuple):
 def agree_on_failure(
     detector: FailureDetector,
     consensus: Consensus,
-    status: Mapping[str, object],
+    status: Mapping[str, Any],
     *,
     wait_for_all_until_s: float | None = None,
 ) -> tuple[Failure, bool]:
@@ -94,6 +94,7 @@ def agree_on_failure(
     `wait_for_all_until_s` is for a call with `survive=True`: it waits for every rank until that time, and a rank that
     is silent until then has failed.
     """
+    detector.report_host(int(status["number"]))  # before the status: whoever proposes then knows what was called here
     detector.publish(**status)
     survive = wait_for_all_until_s is not None
     began_s, pause_s = time.monotonic(), PAUSE_S

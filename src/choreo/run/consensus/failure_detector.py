@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 from collections.abc import Iterable
 
 import msgspec
@@ -16,6 +17,7 @@ from choreo.run.consensus import status as segments
 from choreo.run.consensus.control_channel import UNACKNOWLEDGED_S, ControlChannel, HostReport, StatusUpdate
 from choreo.run.consensus.status import CallDirectory, Status
 from choreo.run.execute.failures import INTERRUPTED, LEFT
+from choreo.run.execute.layout import WINDOW
 from choreo.run.execute.processes import ended_processes
 from choreo.run.rendezvous.processes import is_stopped
 from choreo.run.transport.peer_info import PeerInfo
@@ -23,6 +25,7 @@ from choreo.run.transport.peer_info import PeerInfo
 __all__ = ["TEXT_LENGTH", "FailureDetector"]
 
 TEXT_LENGTH = 160  # bytes of a call's text in a status or a decision
+REPORTED_CALLS = 128  # of all ranks of a host together, in a report; at least one of each
 
 
 class FailureDetector:
@@ -90,21 +93,14 @@ class FailureDetector:
             if status is not None and status.cause:
                 return status.number, status.text
             outcome, _, last = channel.connections[rank].gave_up
-            return (last, "") if outcome == LEFT else channel.calls.get(rank, (-1, ""))
-        theirs = self._maps[rank]
-        if theirs is None:
-            return 0, ""
-        number, signature = max(segments.calls_of(theirs).items())
-        return number, segments.find_call(theirs, signature)[:TEXT_LENGTH]
+            return (last, "") if outcome == LEFT else max(channel.calls.get(rank, {}).items(), default=(-1, ""))
+        return self._began(rank, 1, sys.maxsize)[0]
 
     def calls_of(self, rank: int) -> dict[int, str]:
         """The last few calls that a rank began, and their texts, as far as they are known here."""
-        status = self.status_of(rank)
-        theirs = self._maps[rank] if self._channel_to(rank) is None else None
+        status, channel = self.status_of(rank), self._channel_to(rank)
         known = dict([(status.number, status.text) if status.cause else self.call_of(rank)])
-        if theirs is not None:
-            calls = segments.calls_of(theirs).items()
-            known |= {number: segments.find_call(theirs, signature)[:TEXT_LENGTH] for number, signature in calls}
+        known |= dict(self._began(rank, WINDOW, sys.maxsize)) if channel is None else channel.calls.get(rank, {})
         return {number: text for number, text in known.items() if number > 0 and text}
 
     def dead(self) -> frozenset[int]:
@@ -161,14 +157,17 @@ class FailureDetector:
         if not any(connection.is_cut_off() for connection in self.channel.connections.values()):
             self.publish(acknowledged=True)
 
-    def report_host(self) -> None:
-        """Tell other hosts what this rank sees on its own, if that has changed."""
+    def report_host(self, call: int | None = None) -> None:
+        """Tell other hosts what this rank sees on its own, if that has changed; `call` is the one that failed here."""
         if self.channel is None:
             return
         here = [rank for rank in range(self.world_size) if self._channel_to(rank) is None]
         dead = tuple(sorted(self._dead & set(here)))
         stopped = tuple(rank for rank in here if rank not in dead and self._is_stopped(rank))
-        report = HostReport(dead, stopped, tuple((rank, *self.call_of(rank)) for rank in here))
+        most, until = max(1, REPORTED_CALLS // len(here)), self.status.number if call is None else call
+        began = {rank: self._began(rank, most, until) for rank in here}
+        calls = tuple((rank, number, text) for rank, last in began.items() for number, text in last)
+        report = HostReport(dead, stopped, calls)
         if report != self._reported:
             self._reported = report
             self.channel.send(report)
@@ -182,6 +181,16 @@ class FailureDetector:
             if descriptor >= 0:
                 os.close(descriptor)
         self._pidfds = []
+
+    def _began(self, rank: int, most: int, until: int) -> list[tuple[int, str]]:
+        """The last call that a rank of this host began, and as many as there may be of those until a call."""
+        theirs = self._maps[rank]
+        if theirs is None:
+            return [(0, "")]
+        calls = sorted(segments.calls_of(theirs).items(), reverse=True)
+        wanted = calls[:1] + [one for one in calls[1:] if one[0] <= until][: most - 1]
+        texts = segments.find_calls(theirs, (signature for _, signature in wanted))
+        return [(number, texts.get(signature, "")[:TEXT_LENGTH]) for number, signature in wanted]
 
     def _is_stopped(self, rank: int) -> bool:
         """Whether a rank's process is stopped, as far as this is known."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import mmap
 import struct
 import zlib
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -24,7 +25,7 @@ __all__ = [
     "Cause",
     "Status",
     "calls_of",
-    "find_call",
+    "find_calls",
     "gave_up",
     "read_status",
     "write_status",
@@ -114,17 +115,19 @@ class CallDirectory:
         self._count += 1
 
 
-def find_call(theirs: mmap.mmap, signature: int) -> str:
-    """The text of the call with this signature in a rank's directory, or an empty text."""
-    at = _heap_at(theirs)
+def find_calls(theirs: mmap.mmap, signatures: Iterable[int]) -> dict[int, str]:
+    """The texts of the calls with these signatures that are in a rank's directory."""
+    at, missing = _heap_at(theirs), set(signatures)
+    found: dict[int, str] = {}
     for number in range(ENTRIES):
-        found, length = _ENTRY.unpack_from(theirs, at + number * ENTRY_BYTES)
-        if not length:
+        signature, length = _ENTRY.unpack_from(theirs, at + number * ENTRY_BYTES)
+        if not length or not missing:
             break
-        if found == signature:
+        if signature in missing:
+            missing.remove(signature)
             start = at + number * ENTRY_BYTES + _ENTRY.size
-            return theirs[start : start + min(length, TEXT_BYTES)].decode(errors="replace")
-    return ""
+            found[signature] = theirs[start : start + min(length, TEXT_BYTES)].decode(errors="replace")
+    return found
 
 
 def _heap_at(segment: mmap.mmap) -> int:

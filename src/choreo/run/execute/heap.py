@@ -85,7 +85,7 @@ class Heap:
 def _dtype(dtype: Any) -> np.dtype[Any]:
     try:
         kind: np.dtype[Any] = np.dtype(dtype)
-    except (TypeError, ValueError):  # text that NumPy cannot parse
+    except (TypeError, ValueError, SyntaxError):  # text that NumPy cannot parse
         raise UsageError(f"dtype must be one of NumPy's, like np.float32, not {excerpt(dtype)}") from None
     dtype_code(kind)
     return kind
