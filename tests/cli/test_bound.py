@@ -212,7 +212,7 @@ def test_mistakes(arguments: tuple[str, ...], sentence: str) -> None:
 def test_help() -> None:
     ran = run_choreo("bound", "--help")
     assert ran.code == 0
-    assert "Find the least time that any schedule of COLLECTIVE could take" in ran.out
+    assert "Compute the least time that any schedule of COLLECTIVE could take" in ran.out
 
 
 def test_fractions_are_exact() -> None:

@@ -23,30 +23,43 @@ from choreo.errors import ChoreoError, ProofError, UnknownNameError
 
 __all__ = ["main"]
 
-# What --help says about each command.
-COMMANDS = {
-    "tour": "See Choreo at work on one screen.",
-    "list": "List algorithms, models, devices, training software, topologies.",
-    "build": "Write the schedule of an algorithm to a file.",
-    "prove": "Prove that schedules do what their collective promises.",
-    "price": "Price algorithms side by side; find the sizes at which each wins.",
-    "topology": "Show a network: a real machine, building blocks, your own file.",
-    "simulate": "Simulate schedules on a network: time, link load, critical path.",
-    "trace": "Look into other tools' traces, and write them in another form.",
-    "bound": "Find the least time that any schedule could take on a network.",
-    "synthesize": "Make a schedule for a network, as close to the bound as possible.",
-    "tune": "Find what NCCL should use at which size, and write it for its tuner.",
-    "plan": "Plan a training job: how to split it, how long a step takes, what it needs.",
-    "sweep": "Call a verb for every combination of values, on all cores.",
-    "record": "Query what was recorded: SQL, named questions, imports, exports.",
-    "validate": "Compare predictions with measurements, published or your own.",
-    "train": "Train a model under a plan, with the prediction beside every step.",
-    "run": "Run a script in several processes, the ranks of a job.",
-    "bench": "Measure collectives between local ranks, and other libraries.",
-    "calibrate": "Measure what a message costs on this machine, and store it.",
-    "show": "Watch a schedule step by step: terminal, SVG, animated page.",
-    "explore": "Open a page where all of this can be seen at work and changed.",
+# What --help says about each command, by task.
+SECTIONS = {
+    "Start here": {
+        "tour": "See what Choreo does, command by command.",
+        "list": "List algorithms, models, devices, training software, topologies.",
+        "explore": "Explore schedules, networks and plans on a page in your browser.",
+    },
+    "Schedules": {
+        "build": "Write the schedule of an algorithm to a file.",
+        "prove": "Prove that a schedule implements its collective.",
+        "price": "Compare the costs of algorithms, at one size or at every size.",
+        "show": "Draw a schedule step by step: terminal, SVG, animated page.",
+    },
+    "Networks": {
+        "topology": "Show a network: a real machine, building blocks, your own file.",
+        "simulate": "Simulate a collective or a training step on a network.",
+        "bound": "Compute the least time of any schedule on a network.",
+        "synthesize": "Make a schedule for a network, close to the bound.",
+        "tune": "Find the best NCCL algorithm for each size; write a tuner file.",
+    },
+    "Training": {
+        "plan": "Plan a training job: how to split it, time per step, memory.",
+        "train": "Train a model under a plan, with a prediction for each step.",
+        "trace": "Record, inspect and convert traces of training steps.",
+    },
+    "Running and measuring": {
+        "run": "Start a Python script as the ranks of a job.",
+        "bench": "Measure collectives between local ranks, and other libraries.",
+        "calibrate": "Measure this machine's constants of the cost model; store them.",
+    },
+    "Results": {
+        "sweep": "Compute every combination of algorithms, networks, sizes, plans.",
+        "record": "Query stored results with SQL; import and export them.",
+        "validate": "Compare predictions with published or your own measurements.",
+    },
 }
+COMMANDS = {name: summary for commands in SECTIONS.values() for name, summary in commands.items()}
 
 
 class _LazyGroup(click.Group):
@@ -69,8 +82,10 @@ class _LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        width = max(map(len, COMMANDS))  # so that the summaries of all sections line up
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), summary) for name, summary in commands.items()])
 
 
 @click.group(
@@ -80,7 +95,7 @@ class _LazyGroup(click.Group):
 )
 @click.version_option(__version__, prog_name="choreo")
 def cli() -> None:
-    """Collective communication written once, as a schedule: proved, priced, simulated, run and shown."""
+    """Write a collective algorithm once, as a schedule; prove, price, simulate, run and draw it. Plan training jobs."""
 
 
 def main(arguments: list[str] | None = None) -> None:

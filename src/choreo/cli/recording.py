@@ -1,4 +1,4 @@
-"""`--record` and `--store` of every command that makes a number: a run of the store around the command.
+"""`--record` and `--store` of every command that computes a result: a run of the store around the command.
 
 A command hands over its results with `keep`, which does nothing unless they are to be recorded. If the store fails,
 that is reported after the command has printed its answer.

@@ -1,4 +1,4 @@
-"""`choreo simulate --workload`: read a trace, run it on a topology, print what it did."""
+"""`choreo simulate --workload`: read a trace, simulate it on a topology, print the result."""
 
 from __future__ import annotations
 

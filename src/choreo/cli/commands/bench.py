@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 @grouped(
     "What to measure",
     ranks_option,
-    click.option("-a", "--algorithm", metavar="NAME", help="Run this algorithm, or all."),
+    click.option("-a", "--algorithm", metavar="NAME", help="Algorithm, or all (default: the cheapest by price)."),
     click.option(
         "-d", "--datatype", default="float", show_default=True, metavar="TYPE", help="float, half, int8 and so on."
     ),
     click.option("-o", "--op", default="sum", show_default=True, metavar="OP", help="sum, prod, min, max or avg."),
     click.option(
-        "-r", "--root", type=int, default=0, show_default=True, metavar="RANK", help="Of a rooted collective."
+        "-r", "--root", type=int, default=0, show_default=True, metavar="RANK", help="Root of a rooted collective."
     ),
     click.option("--registered", is_flag=True, help="Use arrays that peers can read in place."),
     click.option("--against", default="", metavar="NAME,...", help="Measure other libraries too: gloo,openmpi,ray."),
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         default="8",
         show_default=True,
         metavar="S",
-        help="The smallest; 4K is 4 KiB.",
+        help="Smallest size; 4K is 4 KiB.",
     ),
     click.option(
         "-e",
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
         default="32M",
         show_default=True,
         metavar="S",
-        help="The largest; 32M is 32 MiB.",
+        help="Largest size; 32M is 32 MiB.",
     ),
     click.option("-f", "--stepfactor", type=float, metavar="X", help="Each size is X times the last (4, unless -i)."),
     click.option("-i", "--stepbytes", callback=parsed(parse_size), metavar="S", help="Each size is S bytes more."),
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
         help="Calls before the first round.",
     ),
     click.option(
-        "--rounds", type=int, default=5, show_default=True, metavar="N", help="Rounds, of which the median is taken."
+        "--rounds", type=int, default=5, show_default=True, metavar="N", help="Rounds; the time is their median."
     ),
     click.option("-c", "--check", type=int, default=1, show_default=True, metavar="N", help="Checked calls per size."),
     click.option(
@@ -102,7 +102,7 @@ def command(
     against: str,
     as_json: bool,
 ) -> int:
-    """Measure COLLECTIVE between local ranks: the table of nccl-tests, with the predicted time beside it.
+    """Measure COLLECTIVE between local ranks, and compare it with its prediction and with other libraries.
 
     \b
     choreo bench all_reduce -n 4 -b 8 -e 128M -f 4

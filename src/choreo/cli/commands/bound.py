@@ -28,14 +28,15 @@ def command(
     placement: str | None,
     as_json: bool,
 ) -> None:
-    """Find the least time that any schedule of COLLECTIVE could take on a topology, and what proves it.
+    """Compute the least time that any schedule of COLLECTIVE could take on a topology, and prove it.
 
     \b
     choreo bound all_gather --topology dgx-1 --size 64MiB
     choreo bound all_to_all --topology "torus(4x4, 45GB/s, 1us)" --size 1GiB
 
-    The bound is the larger of two: the data that must leave some set of devices, divided by the bandwidth of the links
-    out of it; and the latency of the shortest path between the two devices that are farthest apart.
+    The bound is the largest of three: the bytes that must leave some set of devices, divided by the bandwidth of the
+    links out of it (bandwidth); the latency of the shortest path between the two devices that are farthest apart
+    (latency); and, for some sets of devices, bandwidth plus the latency to the cut and beyond it.
     """
     from choreo.bound import bound
 

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
         help="The largest size to measure.",
     ),
     click.option(
-        "--rounds", type=int, default=3, show_default=True, metavar="N", help="Rounds, of which the median is taken."
+        "--rounds", type=int, default=3, show_default=True, metavar="N", help="Rounds; the result is their median."
     ),
-    click.option("--device", metavar="KIND", help="Measure compute speed instead: cpu or cuda."),
+    click.option("--device", metavar="KIND", help="Measure compute kernels instead: cpu or cuda."),
 )
 @grouped(
     "What to keep",
@@ -57,7 +57,7 @@ def command(
     output: Path | None,
     as_json: bool,
 ) -> int:
-    """Measure α, β and γ between the ranks of this machine, and keep them for bench, run and every choice.
+    """Measure α, β and γ between ranks of this machine, and store them.
 
     \b
     choreo calibrate
@@ -66,15 +66,16 @@ def command(
     choreo calibrate --device cpu
     choreo calibrate --device cuda --output my-gpu.toml
 
-    Probes run through the executor itself. For every number of ranks and band of sizes, the constants are those with
-    the least sum of relative errors over the probes. The error column is the median of the errors that are left; a
-    band whose error is above 50 % is left out unless --force is given, and so is a number of ranks for which more than
-    half of the bands are. Measure on an idle machine.
+        All jobs on this machine then choose their algorithms with these constants. Measure on an idle machine.
 
-    The constants are kept in constants.json under XDG_CACHE_HOME/choreo, or where CHOREO_CONSTANTS says. With --device
-    cuda the kernels of an accelerator are measured, by shape, and written to a file that choreo plan --device takes.
-    With --device cpu those of the processor, by one rank and by several at once, are measured and kept beside the
-    constants, for choreo plan --cluster this-machine and choreo train.
+    Probes run through the executor. For every number of ranks and band of sizes, the fit minimises the sum of relative
+    errors. The error column is the median error of the fit. A band with an error above 50 % is not stored unless
+    --force is given; nor is a number of ranks for which more than half of the bands are dropped.
+
+    The file is constants.json under XDG_CACHE_HOME/choreo, or CHOREO_CONSTANTS.
+
+    --device measures compute kernels instead. cuda: by shape, into a file for choreo plan --device. cpu: with one and
+    with several ranks, stored beside the constants, for choreo plan --cluster this-machine and choreo train.
     """
     if device == "cpu":
         return measure_processor(output, rounds, as_json, keep=not dry_run, force=force)

@@ -14,37 +14,37 @@ __all__ = ["command"]
 
 
 @click.command("explore", cls=Command)
-@click.option("--port", type=int, default=0, metavar="PORT", help="Where to listen; without it, on any free port.")
+@click.option("--port", type=int, default=0, metavar="PORT", help="Port to listen on (default: any free port).")
 @click.option(
     "--host",
     default="127.0.0.1",
     show_default=True,
     metavar="HOST",
-    help="The address to listen on (this machine only).",
+    help="Address to listen on.",
 )
 @click.option("--no-browser", is_flag=True, help="Print the address instead of opening it.")
 @click.option(
     "--static",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write the part that needs no server to a file, and end.",
+    help="Write a view to a self-contained file, without starting a server.",
 )
 @click.option(
     "--at",
     "link",
     default="",
     metavar="LINK",
-    help="With --static: what to show; the part after # in the page's address.",
+    help="With --static: the view, as the part after # in the page's address.",
 )
 def command(*, port: int, host: str, no_browser: bool, static: Path | None, link: str) -> None:
-    """Open a page in which schedules, networks, algorithms and plans can be seen at work and changed.
+    """Explore schedules, networks, algorithms and plans on a page in your browser.
 
     \b
     choreo explore
     choreo explore --no-browser --port 8080
     choreo explore --static torus.html --at "ranks=64&topology=torus&versus=swing"
 
-    The page is served from this machine, to this machine, until Ctrl-C. It loads nothing from elsewhere.
+    This machine serves the page, to itself only, until Ctrl-C. The page loads nothing from the internet.
     """
     if static is not None:
         from choreo.explore.static import static_page

@@ -17,7 +17,7 @@ CATALOGUES = ("algorithms", "models", "devices", "software", "topologies")
 @load_option
 @json_option
 def command(what: str | None, collective: str | None, as_json: bool) -> None:
-    """List what Choreo knows by name: algorithms (the default), models, devices, software, topologies.
+    """List the catalogues: algorithms (default), models, devices, training software, topologies.
 
     \b
     choreo list                  every collective's algorithms, and their costs

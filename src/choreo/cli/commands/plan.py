@@ -99,13 +99,13 @@ MODEL: tuple[Option, ...] = (
     click.option(
         "--software",
         metavar="NAME",
-        help="What runs it: megatron-core (default; jax on TPUs, choreo-train on this machine), ...; see choreo list "
-        "software.",
+        help="Training framework (choreo list software): megatron-core by default, jax on TPUs, choreo-train on this "
+        "machine.",
     ),
     click.option(
         "--device",
         metavar="NAME",
-        help="An accelerator other than the cluster's (choreo list devices), or a FILE.toml. Without --cluster, in the "
+        help="Accelerator, if not the cluster's own (choreo list devices), or a FILE.toml. Without --cluster, in the "
         "machine that it is usually in.",
     ),
 )
@@ -132,7 +132,7 @@ MODEL: tuple[Option, ...] = (
         "--vary", metavar="NAME=V,V,...", help="A row for each value: flops=0.5,1,2 gpus=8,16 global-batch=64,128."
     ),
     click.option(
-        "--traffic", is_flag=True, help="What the best plan sends: which collective, how much, over which link."
+        "--traffic", is_flag=True, help="Print what the best plan sends: each collective, its bytes, its link."
     ),
     click.option(
         "--simulate",
@@ -159,7 +159,7 @@ MODEL: tuple[Option, ...] = (
         "--parameter-server",
         callback=parsed(parse_bandwidth),
         metavar="BANDWIDTH",
-        help="What one parameter server with this network bandwidth must receive.",
+        help="Print the bandwidth that one parameter server needs, and whether this one suffices.",
     ),
     click.option("--steps-per-s", type=float, metavar="X", help="With --parameter-server: steps per second."),
     click.option(

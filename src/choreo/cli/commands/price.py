@@ -75,7 +75,7 @@ def command(
     cores: int | None,
     as_json: bool,
 ) -> None:
-    """Price the algorithms of COLLECTIVE side by side, cheapest first, or one of them, or a schedule file.
+    """Compare the costs of the algorithms of COLLECTIVE, cheapest first; or price a schedule file.
 
     \b
     choreo price all_reduce --ranks 8 --size 1MiB --alpha 5us --bandwidth 50GB/s

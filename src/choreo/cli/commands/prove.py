@@ -44,7 +44,7 @@ class _Tally:
 )
 @grouped("Output", json_option)
 def command(chosen: ScheduleOptions, ranks: list[int] | None, everything: bool, exact: bool, as_json: bool) -> int:
-    """Prove that schedules do what their collective promises: each contribution exactly once, wherever it is due.
+    """Prove that a schedule implements its collective: each contribution arrives exactly once where it must.
 
     \b
     choreo prove all_reduce --algorithm ring --ranks 8

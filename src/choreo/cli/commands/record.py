@@ -33,7 +33,7 @@ class _Record(click.Group):
 @json_option
 @click.pass_context
 def command(ctx: click.Context, runs: int, as_json: bool) -> None:
-    """Query what was recorded by --record or choreo sweep; without a command, show what there is.
+    """Query the results that --record and choreo sweep stored; without a command, summarise the store.
 
     \b
     choreo price all_reduce --ranks 8 --size 1MiB --record
@@ -41,8 +41,8 @@ def command(ctx: click.Context, runs: int, as_json: bool) -> None:
     choreo record questions
     choreo record import nccl-tests.txt --topology hgx-h100:2
 
-    The store is a folder: --store DIR, CHOREO_STORE, or choreo in your data folder. Work writes rows to SQLite; load
-    puts what is new into columns, Parquet files, which DuckDB answers from (pip install 'choreo[record]').
+    The store is a folder: --store DIR, else CHOREO_STORE, else choreo in your data folder. Results are written to
+    SQLite. load copies new rows to Parquet files, from which DuckDB answers queries (pip install 'choreo[record]').
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -78,15 +78,15 @@ def _store() -> Path | None:
     return found
 
 
-oltp_option = click.option("--oltp", is_flag=True, help="Query the rows in SQLite, which needs no other package.")
+oltp_option = click.option("--oltp", is_flag=True, help="Query SQLite directly, without DuckDB.")
 
 
-@_command("load", "Add new rows to the columns.")
+@_command("load", "Add new rows to the Parquet files.")
 @json_option
 def load_command(*, as_json: bool) -> None:
-    """Add the new rows of the store to its columns, which are Parquet files.
+    """Add the store's new rows to its Parquet files.
 
-    `sql` and `questions` do this by themselves. Other programs can read the files: STORE/columns/files.json lists them.
+    `sql` and `questions` do this automatically. Other programs can read the files: STORE/columns/files.json lists them.
     """
     from choreo.record.load import load
     from choreo.record.store.place import COLUMNS, store_path
@@ -100,12 +100,12 @@ def load_command(*, as_json: bool) -> None:
     click.echo(f"loaded {new} into {shown(folder / COLUMNS)}; there are {counted(sum(found.rows.values()), 'row')}")
 
 
-@_command("sql", "Answer a query, which only reads.")
+@_command("sql", "Answer a read-only query.")
 @click.argument("query")
 @oltp_option
 @json_option
 def sql_command(*, query: str, oltp: bool, as_json: bool) -> None:
-    """Answer QUERY, which only reads: `select ...` on the tables, or the views result and compared.
+    """Answer a read-only QUERY on the tables, or on the views result and compared.
 
     \b
     choreo record sql "select source, count(*) from result group by source"
@@ -122,19 +122,19 @@ def sql_command(*, query: str, oltp: bool, as_json: bool) -> None:
 
 @_command("questions", "Answer a named question, or list them.")
 @click.argument("name", required=False)
-@click.option("--commit", metavar="C", help="Of slower: the commit to compare with, or how it begins.")
-@click.option("--p", type=float, metavar="P", help="Of slower: how likely by chance (0.01).")
-@click.option("--machine", metavar="ID", help="Of slower: another machine than this one.")
-@click.option("--algorithm", metavar="NAME", help="Of crossover: which algorithm (ring).")
-@click.option("--case", metavar="HASH", help="Of constants: the case, or how its hash begins.")
-@click.option("--prediction", type=int, metavar="N", help="Of constants: the prediction by its number.")
-@click.option("--model", metavar="NAME", help="Of pareto: plans of this model only.")
-@click.option("--rows", type=click.IntRange(min=1), metavar="N", help="At most this many (20).")
+@click.option("--commit", metavar="C", help="For slower: the commit to compare with, or a prefix of it.")
+@click.option("--p", type=float, metavar="P", help="For slower: significance level (0.01).")
+@click.option("--machine", metavar="ID", help="For slower: a machine (default: this one).")
+@click.option("--algorithm", metavar="NAME", help="For crossover: the algorithm (ring).")
+@click.option("--case", metavar="HASH", help="For constants: the hash of the case, or a prefix of it.")
+@click.option("--prediction", type=int, metavar="N", help="For constants: the number of the prediction.")
+@click.option("--model", metavar="NAME", help="For pareto: only plans of this model.")
+@click.option("--rows", type=click.IntRange(min=1), metavar="N", help="Number of rows at most (20).")
 @click.option("--sql", "show_sql", is_flag=True, help="Print the query instead of its answer.")
 @oltp_option
 @json_option
 def questions_command(*, name: str | None, show_sql: bool, oltp: bool, as_json: bool, **values: object) -> None:
-    """Answer the question NAME; without it, list the questions there are.
+    """Answer the named question NAME; without NAME, list the questions.
 
     \b
     choreo record questions worst
@@ -158,11 +158,18 @@ def questions_command(*, name: str | None, show_sql: bool, oltp: bool, as_json: 
     print_answer(ask(name, store=_store(), oltp=oltp, **given), as_json=as_json)
 
 
-@_command("import", "Keep measurements of nccl-tests, text or JSON, and of NCCL's Inspector.")
+@_command("import", "Store measurements of nccl-tests (text or JSON) and of NCCL's Inspector.")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--topology", "-t", metavar="T", help="What it ran on, like hgx-h100:2; predictions are for that.")
-@click.option("--collective", metavar="NAME", help="For files that do not say it.")
-@click.option("--ranks", "-p", "-n", type=click.IntRange(min=1), metavar="P", help="For files that do not say it.")
+@click.option("--topology", "-t", metavar="T", help="Topology of the measurements, like hgx-h100:2.")
+@click.option("--collective", metavar="NAME", help="The collective, if the file does not say it.")
+@click.option(
+    "--ranks",
+    "-p",
+    "-n",
+    type=click.IntRange(min=1),
+    metavar="P",
+    help="Number of ranks, if the file does not say it.",
+)
 @click.option("--again", is_flag=True, help="Import a file again that was imported before.")
 @json_option
 def import_command(
@@ -174,14 +181,14 @@ def import_command(
     again: bool,
     as_json: bool,
 ) -> None:
-    """Keep what nccl-tests measured: what it printed, or the JSON file of its -J.
+    """Store measurements of nccl-tests: its output, or the JSON file of its option -J.
 
     \b
     choreo record import all_reduce.txt --topology hgx-h100:2
     choreo validate --store
 
-    With -I, nccl-tests writes the time of every iteration to its JSON file, and all of them are kept. The lines of
-    NCCL's Inspector plugin are measurements of a real job: every call of every communicator is a sample.
+    With -I, nccl-tests writes the time of every iteration to its JSON file; all of them are stored. The output of
+    NCCL's Inspector plugin is read, too: every call of every communicator of a real job is a sample.
     """
     from choreo.record.importing import import_nccl_tests
 
@@ -210,7 +217,7 @@ def import_command(
 @_command("export", "Write a table, a view or an answer to a file.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--table", default="result", show_default=True, metavar="NAME", help="A table or view.")
-@click.option("--query", metavar="SQL", help="What to write instead: select ...")
+@click.option("--query", metavar="SQL", help="Write the result of a query instead: select ...")
 @oltp_option
 def export_command(*, file: Path, table: str, query: str | None, oltp: bool) -> None:
     """Write results to FILE, which ends in .csv, .json or .parquet.

@@ -60,7 +60,7 @@ def command(
     placement: str,
     script_and_args: tuple[str, ...],
 ) -> int:
-    """Run a Python script in several processes, the ranks of a job.
+    """Start a Python script as the ranks of a job.
 
     \b
     choreo run -n 4 script.py ARGS...

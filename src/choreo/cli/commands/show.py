@@ -39,7 +39,7 @@ def command(
     html: Path | None,
     as_json: bool,
 ) -> None:
-    """Show a schedule step by step: who sends what to whom, and what each rank holds after it.
+    """Draw a schedule step by step: who sends what to whom, and what each rank then holds.
 
     \b
     choreo show all_reduce --algorithm ring --ranks 4

@@ -95,7 +95,7 @@ SETTINGS = (
         "--sweep",
         callback=parsed(parse_size_range),
         metavar="FROM:TO",
-        help="A table like that of nccl-tests, for sizes like 8:1GiB.",
+        help="Simulate sizes like 8:1GiB, and print a table like that of nccl-tests.",
     ),
     placement_option,
     gamma_option,
@@ -113,13 +113,13 @@ SETTINGS = (
     ),
     click.option("--groups", type=click.Path(path_type=Path), metavar="FILE.json", help="The ranks of each group."),
     click.option(
-        "--device", metavar="NAME", help="Compute on this device, where the trace says how much work there is."
+        "--device", metavar="NAME", help="Time kernels for this device, if the trace says how much work they do."
     ),
     click.option(
         "--kernels",
         type=click.Choice(["roofline", "curve"]),
         default="roofline",
-        help="How fast the device computes: by its peaks, or by the curve of what its kernels reach.",
+        help="Speed of that device: its peaks (roofline), or its measured efficiency (curve).",
     ),
     click.option(
         "--order",
@@ -143,7 +143,7 @@ SETTINGS = (
 @grouped(
     "Libraries and measurements",
     click.option(
-        "--library", type=click.Choice(["nccl"]), help="What this library would choose, and how long it takes."
+        "--library", type=click.Choice(["nccl"]), help="Predict what this library would choose, and its time."
     ),
     click.option(
         "--validate",
@@ -168,7 +168,7 @@ SETTINGS = (
         nargs=2,
         type=click.Path(path_type=Path),
         metavar="A.json B.json",
-        help="Say what changed between two results written with --json.",
+        help="Compare two results that were written with --json.",
     ),
 )
 def command(

@@ -67,7 +67,7 @@ def command(
     as_json: bool,
     **axes: str | None,
 ) -> None:
-    """Call VERB (price, simulate, bound, nccl, plan or bench) for every combination of values, on all cores.
+    """Run VERB (price, simulate, bound, nccl, plan or bench) for every combination of values, on all cores.
 
     \b
     choreo sweep simulate all_reduce --algorithm ring,hierarchical,swing \\

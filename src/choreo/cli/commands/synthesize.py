@@ -70,21 +70,23 @@ def _traffic(path: Path) -> list[list[float]]:
         "--traffic",
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help="How much each rank has for each other in an all_to_all, in any unit: a row of numbers for each rank.",
+        help="Traffic matrix of an all_to_all, in any unit: a row of numbers for each rank.",
     ),
     click.option(
         "--shares",
         callback=parsed(_shares),
         metavar="W,W,...|auto",
-        help="How large each rank's block is, in any unit: 1,1,2; or auto, which minimizes the bound.",
+        help="Size of each rank's block, in any unit: 1,1,2; or auto, which minimizes the bound.",
     ),
-    click.option("--relays/--no-relays", default=True, help="Whether devices without a rank may forward (yes)."),
+    click.option(
+        "--relays/--no-relays", default=True, help="Let devices without a rank forward data (default), or not."
+    ),
     click.option(
         "--effort",
         type=click.Choice(["fast", "low", "medium", "high", "exact"]),
         default="medium",
         show_default=True,
-        help="How large the tried schedules may be; fast: what is quick to make; exact: small networks, with proof.",
+        help="Search effort; fast: only quick methods; exact: small networks, with a proof of the optimum.",
     ),
 )
 @grouped("What if", *what_if_options())
@@ -92,7 +94,11 @@ def _traffic(path: Path) -> list[list[float]]:
 @grouped(
     "Output",
     click.option(
-        "--output", "-o", type=NewFile(stdout=False), metavar="FILE", help="Write it: .json, .npz, or .xml for MSCCL."
+        "--output",
+        "-o",
+        type=NewFile(stdout=False),
+        metavar="FILE",
+        help="Write the schedule: .json, .npz, or .xml for MSCCL.",
     ),
     json_option,
 )

@@ -1,4 +1,4 @@
-"""`choreo tour`: the product at work, command by command."""
+"""`choreo tour`: what Choreo does, command by command."""
 
 from __future__ import annotations
 
@@ -23,50 +23,58 @@ if TYPE_CHECKING:
 RING = ("all_reduce", "ring")
 
 # What is said, the command that shows it, and how many lines of its output are enough here.
-SHOWN = ("A collective is a schedule: who sends what to whom.", "show reduce_scatter --algorithm ring --ranks 3", 99)
-PROVED = ("It is proved, at any size.", "prove all_reduce --algorithm ring --ranks 1024", 99)
+SHOWN = (
+    "A collective algorithm is a schedule: who sends what to whom in each step.",
+    "show reduce_scatter --algorithm ring --ranks 3",
+    99,
+)
+PROVED = (
+    "Choreo proves it, with any number of ranks.",
+    "prove all_reduce --algorithm ring --ranks 1024",
+    99,
+)
 REST = (
     (
-        "It is priced: which algorithm is cheapest at which size, over 64 ranks?",
+        "Price: which algorithm is cheapest at which size, over 64 ranks?",
         "price all_reduce --ranks 64 --sweep 8:1GiB --alpha 5us --bandwidth 50GB/s --gamma 1e-11",
         5,
     ),
     (
-        "It is simulated on a real network, two servers of eight A100s, and compared with the best possible time.",
+        "Simulate: how long does it take on two servers of eight A100s, and what is the best possible time?",
         "simulate all_reduce --topology dgx-a100:2 --size 64MiB --algorithm ring --algorithm hierarchical",
         99,
     ),
     (
-        "It is run between four processes of this machine, with the predicted time beside the measured one.",
+        "Run it between four processes of this machine, and compare the measured time with the predicted one.",
         "bench all_reduce --ranks 4 --minbytes 1K --maxbytes 4M --stepfactor 64 --rounds 3",
         99,
     ),
     (
-        "And a training job is planned: how to split a model of 70 billion parameters over 64 H100s.",
+        "Plan a training job: how to split a model of 70 billion parameters over 64 H100s?",
         "plan llama3-70b --cluster hgx-h100 --gpus 64 --global-batch 256 --seq 8192",
         12,
     ),
 )
 NEXT = (
     "list",
-    "calibrate  # so that predictions are about this machine",
+    "calibrate  # measure this machine, for better predictions",
     "simulate all_reduce --topology dgx-a100:2 --size 64MiB --algorithm all",
     "show all_reduce --algorithm swing --ranks 8 --html swing.html",
-    "explore  # all of this on a page, to play with",
+    "explore  # all of this in your browser, to play with",
 )
 
 
 @click.command("tour", cls=Command)
 @json_option
 def command(as_json: bool) -> None:
-    """See Choreo at work: a collective shown, proved, priced, simulated and run, and a training job planned."""
+    """See what Choreo does: draw, prove, price, simulate and run a collective, then plan a training job."""
     if as_json:
         echo_json({"story": _broken_story(), "ranges": _winners()})
         return
     choreo = "choreo" if shutil.which("choreo") else sys.argv[0]
     for title, words, lines in (SHOWN, PROVED):
         _show(choreo, title, words, lines)
-    _title("A wrong schedule is caught, and the error explains it. Swap two steps of a ring among four ranks:")
+    _title("If a schedule is wrong, the proof says why. Swap two steps of a ring with four ranks:")
     echo_line(_broken_story())
     for title, words, lines in REST:
         _show(choreo, title, words, lines)

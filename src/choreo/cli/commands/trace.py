@@ -1,4 +1,4 @@
-"""`choreo trace`: what is in a trace, and from one format to another."""
+"""`choreo trace`: record, summarise and convert traces."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ algorithm_option = click.option(
 
 @click.group("trace")
 def command() -> None:
-    """Read other tools' traces, look into them, and write them in another form.
+    """Record, inspect and convert traces of training steps.
 
     \b
     choreo trace info traces/                    # the files of all ranks
@@ -64,7 +64,7 @@ def command() -> None:
 @files_argument
 @grouped("Reading", ranks_option, groups_option, json_option)
 def info(files: tuple[Path, ...], ranks: int | None, groups: Path | None, as_json: bool) -> None:
-    """Print what is in a trace: its collectives, how long they took, and how much of that was exposed."""
+    """Summarise a trace: its collectives, their times, and the exposed share of them."""
     from choreo.cli.output.trace import print_info
     from choreo.trace.info import trace_info
 
@@ -99,7 +99,7 @@ def convert(
     algorithm: str | None,
     as_json: bool,
 ) -> None:
-    """Write a trace in another format, its collectives whole or cut into messages."""
+    """Write a trace in another format, with whole collectives or as messages."""
     trace = read(files, ranks, groups)
     graph = trace.graph
     if algorithm is not None:

@@ -30,11 +30,14 @@ if TYPE_CHECKING:
     click.option("--scale", default="1", metavar="X", help="Make the model small: tiny, or a factor like 0.1."),
     click.option("--steps", type=int, default=10, show_default=True, metavar="N", help="How many steps to train."),
     click.option(
-        "--global-batch", type=int, metavar="B", help="Sequences per step (one per rank, or what a plan needs)."
+        "--global-batch",
+        type=int,
+        metavar="B",
+        help="Sequences per step (default: one per rank, or what the plan needs).",
     ),
     click.option("--seq", type=int, metavar="S", help="Tokens per sequence (64)."),
     click.option("--precision", metavar="P", help="fp32 (default) or bf16."),
-    click.option("--data", default="", metavar="FILE", help="A text to learn, byte by byte; or synthetic."),
+    click.option("--data", default="", metavar="FILE", help="Text file to train on, a byte per token; or synthetic."),
     click.option(
         "--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of initial weights and shuffling."
     ),

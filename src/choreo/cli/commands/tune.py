@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--tuner", type=NewFile(stdout=False), metavar="FILE", help="Write it for NCCL's example tuner plugin.")
 @json_option
 def command(topology: str | None, ranks: int | None, placement: str | None, tuner: Path | None, as_json: bool) -> None:
-    """Find which algorithm and protocol NCCL should use for which size on a topology.
+    """Find which algorithm and protocol NCCL should use at which size on a topology.
 
     \b
     choreo tune --topology hgx-h100:4

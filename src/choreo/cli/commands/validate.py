@@ -25,7 +25,7 @@ from choreo.errors import UsageError
 @click.option("--leave-one-out", is_flag=True, help="With a file: fit without each table or source in turn.")
 @json_option
 def command(*, file: Path | None, store: str | None, leave_one_out: bool, as_json: bool) -> None:
-    """Compare predictions with measurements: published ones in FILE.csv, or your own in the store.
+    """Compare predictions with published measurements in FILE.csv, or with your own in the store.
 
     \b
     choreo record import all_reduce.txt --topology hgx-h100:2

@@ -134,5 +134,5 @@ def load_option(function: Function) -> Function:
         expose_value=False,
         callback=run,
         metavar="FILE",
-        help="Load your own algorithms from a Python file, or a schedule as one.",
+        help="Add your own algorithms: a Python file, or a schedule file.",
     )(function)

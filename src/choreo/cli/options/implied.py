@@ -1,4 +1,4 @@
-"""Ranks that nobody asked for: without --ranks a network's file says how many there are, and may say too many."""
+"""The number of ranks without --ranks: a network's file implies it, and may imply too many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of a network of packets."""
+"""Options of the packet simulation."""
 
 from __future__ import annotations
 
@@ -33,27 +33,29 @@ def packet_options() -> list[Option]:
     """Packets, and what happens to them."""
     return [
         click.option(
-            "--packets", is_flag=True, help="Follow every packet through switches of finite memory, rather than flows."
+            "--packets", is_flag=True, help="Simulate every packet and the switches' finite buffers, instead of flows."
         ),
-        click.option("--mtu", callback=parsed(parse_size), metavar="S", help="The largest packet, in bytes (4096)."),
+        click.option("--mtu", callback=parsed(parse_size), metavar="S", help="Largest packet, in bytes (4096)."),
         click.option(
             "--buffer",
             callback=parsed(parse_size),
             metavar="S",
-            help="The memory of a switch, shared by its ports (16MiB).",
+            help="Buffer of a switch, shared by its ports (16MiB).",
         ),
         click.option(
             "--lossless/--lossy",
             default=None,
-            help="Whether a full switch pauses its senders (PFC, the default) or drops packets.",
+            help="A full switch pauses its senders (PFC, the default), or drops packets.",
         ),
         click.option(
-            "--control", type=click.Choice(["none", "dcqcn"]), help="Whether senders slow down when packets are marked."
+            "--control",
+            type=click.Choice(["none", "dcqcn"]),
+            help="Congestion control: dcqcn slows senders when packets are marked.",
         ),
         click.option(
             "--recovery",
             type=click.Choice(["go_back_n", "selective_repeat"]),
-            help="With --lossy: how lost packets are sent again.",
+            help="With --lossy: how to retransmit lost packets.",
         ),
         click.option("--seed", type=int, metavar="N", help="Seed of the random choice of paths."),
     ]

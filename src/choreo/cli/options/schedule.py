@@ -1,4 +1,4 @@
-"""Options that say which schedules a command is about, and those schedules."""
+"""Options that select schedules, and the schedules they select."""
 
 from __future__ import annotations
 
@@ -200,12 +200,12 @@ def schedule_options(ranks: Option = ranks_option) -> Option:
             "algorithms",
             multiple=True,
             metavar="NAME",
-            help="An algorithm, or all; see choreo list.",
+            help="Algorithm (see choreo list), or all.",
         ),
         ranks,
-        click.option("--root", type=int, metavar="RANK", help="The root of a rooted collective (0)."),
+        click.option("--root", type=int, metavar="RANK", help="Root of a rooted collective (0)."),
         click.option(
-            "--axes", metavar="AXES", help="For hierarchical, fast: sizes, innermost first, like 8x4:direct,ring."
+            "--axes", metavar="AXES", help="For hierarchical, fast: axes, innermost first, like 8x4:direct,ring."
         ),
         click.option(
             "--rotate", is_flag=True, help="For hierarchical: parts of the data take the axes in different orders."
@@ -216,7 +216,7 @@ def schedule_options(ranks: Option = ranks_option) -> Option:
             "--schedule",
             type=click.Path(path_type=Path),
             metavar="FILE",
-            help="A schedule file instead: .json, .npz, or one of MSCCL, MSCCL++ or SCCL.",
+            help="Use a schedule file instead: .json, .npz, or one of MSCCL, MSCCL++ or SCCL.",
         ),
         load_option,
     )

@@ -1,4 +1,4 @@
-"""What `choreo simulate` was asked to run: the schedules, where, and beside what."""
+"""The runs that `choreo simulate` was asked for: schedules, network, and what runs at the same time."""
 
 from __future__ import annotations
 

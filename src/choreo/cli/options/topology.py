@@ -34,7 +34,7 @@ def topology_option(function: Function) -> Function:
         "--topology",
         "-t",
         metavar="T",
-        help="A machine's name like hgx-h100:4 (see choreo list topologies), blocks like 'ring(8, 50GB/s, 500ns)', "
+        help="Network: a machine like hgx-h100:4 (see choreo list topologies), blocks like 'ring(8, 50GB/s, 500ns)', "
         "or a file.",
     )(function)
 
@@ -44,7 +44,7 @@ def placement_option(function: Function) -> Function:
     return click.option(
         "--placement",
         metavar="DEVICES",
-        help="The device of each rank, by number or name: 0,2,4..7 or a0,a1; or reversed, or random:SEED.",
+        help="Device of each rank, by number or name: 0,2,4..7 or a0,a1; or reversed, or random:SEED.",
     )(function)
 
 
@@ -54,16 +54,16 @@ def what_if_options() -> list[Option]:
         click.option(
             "--routing",
             type=click.Choice(["spread", "hashed", "spray", "ecmp"]),
-            help="How equally short paths are used: all, or one per pair of ranks; with packets: spray or ecmp.",
+            help="Use all shortest paths (spread), or one per pair of ranks (hashed); with --packets: spray or ecmp.",
         ),
         click.option(
             "--slow-link",
             multiple=True,
             metavar="A-B=0.5",
-            help="What if the links between A and B had half the bandwidth; 'A->B=0.5' is one direction, A-B=0 a cut, "
+            help="Links between A and B have half the bandwidth; 'A->B=0.5' is one direction, A-B=0 a dead link, "
             "switch0=0.5 all links of a switch.",
         ),
-        click.option("--slow-rank", multiple=True, metavar="R=2x", help="What if rank R were 2 times slower."),
+        click.option("--slow-rank", multiple=True, metavar="R=2x", help="Rank R is 2 times slower."),
     ]
 
 

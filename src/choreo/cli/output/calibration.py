@@ -1,4 +1,4 @@
-"""What was measured on a machine, as tables: the constants of its messages, and the kernels of its processor."""
+"""Print a calibration as tables: the constants of messages, and the kernels of the processor."""
 
 from __future__ import annotations
 

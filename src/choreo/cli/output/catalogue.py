@@ -1,4 +1,4 @@
-"""What is known by name: algorithms, models, devices, training software."""
+"""Print the catalogues: algorithms, models, devices, training software."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Print what is in a trace, and what a workload did on a topology."""
+"""Print the summary of a trace, and of a workload simulated on a topology."""
 
 from __future__ import annotations
 

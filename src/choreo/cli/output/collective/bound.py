@@ -1,4 +1,4 @@
-"""Print a bound: the largest of three, and a sentence about what proves it."""
+"""Print a bound: the largest of three, and the cut or path that proves it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Print what NCCL would do."""
+"""Print the algorithm and the time that are predicted for NCCL."""
 
 from __future__ import annotations
 

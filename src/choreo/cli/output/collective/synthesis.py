@@ -1,4 +1,4 @@
-"""Print what was synthesized: how, what it reaches of the bound, and the best of the library beside it."""
+"""Print a synthesized schedule: its generator, its share of the bound, and the best algorithm of the library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one parameter server must take in."""
+"""Print the bandwidth that one parameter server needs."""
 
 from __future__ import annotations
 

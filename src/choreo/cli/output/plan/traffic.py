@@ -1,4 +1,4 @@
-"""What a plan sends: which collective, how much, over which link."""
+"""Print a plan's traffic: each collective, its bytes, and its link."""
 
 from __future__ import annotations
 

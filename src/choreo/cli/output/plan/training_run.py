@@ -1,4 +1,4 @@
-"""What a whole run takes, under the answer about a step."""
+"""Print the days, cost and failures of a whole training run, below the plan of a step."""
 
 from __future__ import annotations
 

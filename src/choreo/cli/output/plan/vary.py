@@ -1,4 +1,4 @@
-"""A row for each value of what is varied."""
+"""Print the table of `choreo plan --vary`: a row for each value."""
 
 from __future__ import annotations
 

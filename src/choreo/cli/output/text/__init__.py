@@ -1,1 +1,1 @@
-"""What all output is made of: tables, JSON, labels, plots of characters, files."""
+"""The parts of all output: tables, JSON, labels, plots of characters, files."""
