@@ -27,10 +27,10 @@ def build(
     segments: int | None = None,
     **options: object,
 ) -> Schedule:
-    """The schedule of an algorithm: `build("all_reduce", "ring", ranks=8)`.
+    """Build the schedule of an algorithm: `build("all_reduce", "ring", ranks=8)`.
 
-    `root` applies to rooted collectives, `segments` pipelines the schedule, and other options (`axes`, `rotate`) go
-    to the algorithms that take them.
+    `root` applies to rooted collectives. `segments` pipelines the schedule. Other options (`axes`, `rotate`) go to the
+    algorithms that take them.
 
     >>> build("all_reduce", "ring", ranks=8)
     <Schedule all_reduce by ring: 8 ranks, 8 chunks, 14 steps>

@@ -25,10 +25,11 @@ _NATURAL: dict[str, Callable[[int], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The price at an algorithm's natural p: how many alphas, and how many times n is sent and reduced.
+    """The closed-form cost of an algorithm: the coefficients of α, n β and n γ.
 
-    The three are Python expressions in `p` (ranks), `k` (segments), `lg` (the logarithm to base 2, rounded up) and
-    `sqrt` (of a square), so the text that is shown is the text that is checked. `at` says where the formula is exact.
+    Each is a Python expression in `p` (ranks), `k` (segments), `lg` (the logarithm to base 2, rounded up) and `sqrt`
+    (of a square). The text that is shown is the text that the tests check. `at` says at which numbers of ranks the
+    formula is exact.
     """
 
     alpha: str

@@ -21,10 +21,10 @@ SCHEDULES = (".json", ".npz", ".xml")
 
 
 def load_algorithms(path: str | Path) -> list[Algorithm]:
-    """Run a Python file and return the algorithms it registered; if it fails, none stays registered.
+    """Run a Python file and return the algorithms that it registered. If it fails, none stays registered.
 
-    What the file prints goes to stderr, so that stdout has only the command's output. A saved schedule (`.json`, `.npz`
-    or `.xml`) is an algorithm too, called after its file, for the ranks and the root that it has.
+    The file's output goes to stderr, so that stdout has only the command's output. A saved schedule (`.json`, `.npz` or
+    `.xml`) is an algorithm too. It is called after its file, and has the ranks and the root of the schedule.
 
     >>> from pathlib import Path
     >>> from tempfile import TemporaryDirectory

@@ -65,9 +65,10 @@ def algorithm(
 ) -> Callable[[Builder], Builder]:
     """Register a function `(ranks, ...) -> Schedule` as an algorithm for `collective`.
 
-    The algorithm is called `name`, or after its file. Parameters named `root`, `axes`, `segments` and `rotate` get what
-    the user asked for. Without a parameter `segments`, the finished schedule is pipelined. `same_bits=False` marks an
-    algorithm whose ranks add in different orders: it is never chosen automatically.
+    The algorithm is called `name`, or after its file. If the function has parameters named `root`, `axes`, `segments`
+    or `rotate`, they get the user's options. Without a parameter `segments`, the finished schedule is pipelined.
+    `same_bits=False` marks an algorithm whose ranks add in different orders, so that results may differ in their last
+    bits: it is never chosen automatically.
 
     >>> @algorithm("broadcast", name="star")
     ... def star(ranks: int, root: int) -> choreo.Schedule:

@@ -1,10 +1,9 @@
 """Bine trees: binomial trees and butterflies whose partners lie 1, -1, 3, -5, 11, ... ranks away: negabinary numbers.
 
 A message goes at most a third of the way around the ranks; in a binomial tree it goes up to half. So on a tree of
-switches up to a third less traffic crosses the top, in as few steps. The ranks of a subtree are contiguous. At
-p = 2^m + r ranks, r pairs of neighbours act as one member: the second of a pair gets its part from the first.
-
-At powers of two the butterflies are those of Swing.
+switches, up to a third less traffic crosses the top, in as few steps. The ranks of a subtree are contiguous. At p = 2^m
++ r ranks, r pairs of neighbours act as one member: the second of a pair gets its part from the first. At powers of two,
+the butterflies are those of Swing.
 
 Source: D. De Sensi et al., "Bine trees: enhancing collective operations by optimizing communication locality", SC 2025.
 """

@@ -1,10 +1,10 @@
 """Bruck: in step k ranks 2^k apart pass on everything gathered so far, so any p is done in lg p steps.
 
-All_gather is optimal in both terms at any p. All-to-all takes lg p steps and sends about half the vector in each,
-which wins for short messages; the barrier is the dissemination barrier.
+All_gather is optimal in both terms at any p. All_to_all takes lg p steps and sends about half the vector in each, which
+is best for short messages. The barrier is the dissemination barrier.
 
-Source: J. Bruck et al., "Efficient algorithms for all-to-all communications in multiport message-passing systems",
-IEEE Transactions on Parallel and Distributed Systems 8(11), 1997.
+Source: J. Bruck et al., "Efficient algorithms for all-to-all communications in multiport message-passing systems", IEEE
+Transactions on Parallel and Distributed Systems 8(11), 1997.
 """
 
 from __future__ import annotations

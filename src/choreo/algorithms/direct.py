@@ -1,6 +1,6 @@
 """Direct: every rank sends to every other at once, in one step.
 
-It suits a fully connected network: with a port to every peer the latency is that of one message. With one port the
+It suits a fully connected network: with a port to every peer, it has the latency of one message. With one port, the
 messages go one after another.
 """
 

@@ -1,8 +1,8 @@
 """Double binary tree: two trees carry half the vector each, and a rank that is inner in one is a leaf in the other.
 
-Pipelined in segments, every rank sends and receives all the time in both trees together: near the bandwidth of a ring
-with the latency of a tree. Edges have two colours, one for even and one for odd steps, such that no rank uses a port
-twice in one step (except at odd p the one rank that is inner in both trees).
+Pipelined in segments, every rank sends and receives all the time, in one tree or the other. So it nearly has the
+bandwidth of a ring, with the latency of a tree. Edges are coloured for even and odd steps, such that no rank uses a
+port twice in one step. (At odd p there is one exception: the rank that is inner in both trees.)
 
 Source: P. Sanders, J. Speck, J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan",
 Parallel Computing 35(12), 2009; the trees in the form NCCL gives them.

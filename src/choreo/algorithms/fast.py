@@ -1,10 +1,11 @@
 """FAST: all_to_all with uneven traffic between servers, in rounds in which every server sends to one other.
 
-What one server has for another is first spread evenly over its GPUs. Every GPU then sends its part to its peer in the
-other server, which distributes it there during the next round. The rounds come from a Birkhoff decomposition of the
-server matrix: no port is contended in a round, and all rounds together take as long as the busiest server alone. The
-first axis is the GPUs of a server. `traffic` says how much each rank (rows) has for each other, in any unit; without it
-all blocks are equal, and nothing needs to be spread first.
+The traffic from one server to another is first spread evenly over its GPUs. Every GPU then sends its part to its peer
+in the other server, which distributes it there during the next round. The rounds come from a Birkhoff decomposition of
+the server matrix. So no port is contended in a round, and all rounds together take as long as the busiest server alone.
+
+The first axis is the GPUs of a server. `traffic` is the amount that each rank (rows) sends to each other, in any unit.
+Without it all blocks are equal, and nothing needs to be spread first.
 
 Source: FAST, arXiv 2505.09764; G. Birkhoff, "Tres observaciones sobre el algebra lineal", Universidad Nacional de
 Tucuman, Revista A 5, 1946.

@@ -1,7 +1,7 @@
 """Halving-doubling: reduce_scatter by recursive halving, then all_gather by recursive doubling.
 
-Both terms are optimal at powers of two; it suits a switch. At other p the ranks above the last power of two are folded
-whole, as in recursive_doubling.py; rabenseifner.py folds by halves.
+It is optimal in both terms at powers of two, and suits a switch. At other p, the ranks above the last power of two are
+folded whole, as in recursive_doubling.py; rabenseifner.py folds by halves.
 
 Source: Thakur, Rabenseifner, Gropp (see pairwise.py).
 """

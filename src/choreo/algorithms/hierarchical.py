@@ -1,16 +1,19 @@
 """Hierarchical: one axis of a mesh of ranks after another, each with the algorithm that suits its links.
 
-All_reduce does a reduce_scatter along axis 1, 2, ... d and then an all_gather along d, ... 2, 1, so the outer axes
-carry only what the inner ones left. An axis whose algorithm has no reduce_scatter reduces to the first rank along it,
-and only those go on: a parameter server inside each server with rings across servers is `8x4:parameter_server,ring`.
-On the last axis an algorithm that only has an all_reduce does that: `8x4:direct,rabenseifner`.
-An algorithm that uses switches that reduce, as in `8x4:in_network,ring`, has its own in every group along its axis.
-Without axes the mesh is as square as the number of ranks allows, with rings along both axes. With a topology as `axes`
-it has the topology's dimensions, each with the algorithm that suits its kind of block; so does `choreo simulate`.
-With `rotate` the vector is cut into d parts that take the axes in different orders, so that all links work at once.
+All_reduce does a reduce_scatter along axes 1, 2, ... d, and then an all_gather along axes d, ... 2, 1. So the outer
+axes carry only what the inner ones left.
 
-Source: M. Cho et al., "BlueConnect: decomposing all-reduce for deep learning on heterogeneous network hierarchy",
-MLSys 2019; the rotation as in S. Rashidi et al., "Themis", ISCA 2022.
+- An axis whose algorithm has no reduce_scatter reduces to the first rank along it, and only those ranks go on. A
+  parameter server inside each server with rings across servers is `8x4:parameter_server,ring`.
+- An algorithm that only has an all_reduce can be used on the last axis: `8x4:direct,rabenseifner`.
+- An algorithm that uses reducing switches, as in `8x4:in_network,ring`, has its own switches in every group along the axis.
+
+Without `axes`, the mesh is as square as the number of ranks allows, with rings along both axes. If `axes` is a
+topology, they are its dimensions, each with the algorithm that suits its kind of block, as in `choreo simulate`. With
+`rotate`, the vector is cut into d parts that take the axes in different orders, so that all links work at once.
+
+Source: M. Cho et al., "BlueConnect: decomposing all-reduce for deep learning on heterogeneous network hierarchy", MLSys
+2019; the rotation as in S. Rashidi et al., "Themis", ISCA 2022.
 """
 
 from __future__ import annotations
@@ -93,7 +96,7 @@ class _Mesh:
 def all_reduce(ranks: int, axes: AxesLike | None = None, rotate: bool = False) -> Schedule:
     """Reduce along the axes, innermost first, then back."""
     mesh = _mesh(ranks, axes)
-    return _side_by_side(mesh, [_there_and_back(mesh, order) for order in mesh.orders(rotate)])
+    return _side_by_side(mesh, [_forward_and_back(mesh, order) for order in mesh.orders(rotate)])
 
 
 @algorithm("all_gather", cost=Cost(alpha="2 * (sqrt(p) - 1)", beta="(p - 1) / p", at="squares"))
@@ -128,26 +131,26 @@ def _side_by_side(mesh: _Mesh, parts: Sequence[Schedule]) -> Schedule:
     return replace(together(*parts), axes=str(Axes(mesh.sizes, mesh.algorithms)))
 
 
-def _there_and_back(mesh: _Mesh, order: list[int]) -> Schedule:
+def _forward_and_back(mesh: _Mesh, order: list[int]) -> Schedule:
     """Reduce_scatter, or reduce, along each axis in order, then all_gather, or broadcast, along them backwards.
 
     Chunks are numbered so that the part a rank still works on is always one range: `held` chunks from `start`.
     """
     phases = [_phase(mesh.sizes[axis], mesh.algorithms[axis], last=axis == order[-1]) for axis in order]
-    _check_inputs([phase.there for phase in phases[1:]], [phase.back for phase in phases])
-    mesh = mesh.with_switches([(axis, phase.ways) for axis, phase in zip(order, phases, strict=True)])
+    _check_inputs([phase.forward for phase in phases[1:]], [phase.back for phase in phases])
+    mesh = mesh.with_switches([(axis, phase.schedules) for axis, phase in zip(order, phases, strict=True)])
     num_chunks, parts = 1, 1
     for phase in phases:
-        num_chunks = math.lcm(num_chunks, *(parts * way.num_chunks for way in phase.ways))
+        num_chunks = math.lcm(num_chunks, *(parts * schedule.num_chunks for schedule in phase.schedules))
         parts *= phase.parts
     rank = np.arange(mesh.ranks)
     start, held, active = np.zeros_like(rank), num_chunks, np.ones(len(rank), np.bool_)
     whole = {"ranks": len(rank) + mesh.switches, "num_chunks": num_chunks}
-    there: list[Steps] = []
+    forward: list[Steps] = []
     back: list[Steps] = []
     for axis, phase in zip(order, phases, strict=True):
         groups = mesh.groups(axis, active)
-        there.append(_on_range(phase.there, groups, start[groups[:, 0]], held, **whole))
+        forward.append(_on_range(phase.forward, groups, start[groups[:, 0]], held, **whole))
         if phase.back is not None:
             back.insert(0, _on_range(phase.back, groups, start[groups[:, 0]], held, **whole))
         if phase.parts > 1:
@@ -155,21 +158,21 @@ def _there_and_back(mesh: _Mesh, order: list[int]) -> Schedule:
             start = start + mesh.coordinate(rank, axis) * held
         else:
             active = active & (mesh.coordinate(rank, axis) == 0)
-    return Schedule("all_reduce", after(*there, *back), switches=mesh.switches)
+    return Schedule("all_reduce", after(*forward, *back), switches=mesh.switches)
 
 
 @dataclass(frozen=True, slots=True)
 class _Phase:
     """The schedules along one axis, forward and back, and how many parts they cut the vector into."""
 
-    there: Schedule
+    forward: Schedule
     back: Schedule | None
     parts: int
 
     @property
-    def ways(self) -> list[Schedule]:
+    def schedules(self) -> list[Schedule]:
         """The schedules that exist, forward and back."""
-        return [self.there] if self.back is None else [self.there, self.back]
+        return [self.forward] if self.back is None else [self.forward, self.back]
 
 
 def _phase(size: int, name: str, *, last: bool) -> _Phase:

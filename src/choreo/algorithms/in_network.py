@@ -1,7 +1,7 @@
 """In the network: a switch that all ranks are linked with adds up what passes and sends the sum to everybody.
 
-A rank sends its vector up once and gets the sum once; in a ring it sends almost twice as much. No rank adds anything,
-so there is no gamma. In one piece the way down starts after the way up: 2 n beta, like a ring. In k segments they
+A rank sends its vector once and receives the sum once; in a ring it sends almost twice as much. Ranks add nothing, so
+there is no gamma. In one piece, the way down starts after the way up: 2 n beta, like a ring. In k segments the two
 overlap, and all_reduce takes (k + 1) (alpha + n beta / k), near n beta: half the time of a ring. The price assumes a
 switch that can reduce; `choreo simulate` refuses networks without one.
 

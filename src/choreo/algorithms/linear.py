@@ -1,6 +1,6 @@
 """Linear: the root sends to, or receives from, every other rank itself, in one step.
 
-The flat way to the rooted collectives and the baseline of the trees; everything passes through the root's port.
+The baseline for the trees: everything passes through the root's port.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Minimum spanning tree: split the line of ranks in half, send to the half without the message, recurse in both.
 
-The latency-optimal way for short vectors, for any number of ranks and any root; the other collectives are the
-short-vector composites of the four rooted ones.
+Latency-optimal for short vectors, at any number of ranks and any root. The collectives without a root are the
+short-vector composites of the four that have one.
 
 Source: E. Chan, M. Heimlich, A. Purkayastha, R. van de Geijn, "Collective communication: theory, practice, and
 experience", Concurrency and Computation 19(13), 2007.

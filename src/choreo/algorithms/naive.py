@@ -1,6 +1,7 @@
 """Naive decentralised: each rank in turn collects everybody's whole vector, one message after another.
 
-P (P - 1) rounds in which all but two ranks are idle: the second step on the way to the ring.
+P (P - 1) rounds, in each of which all but two ranks are idle. The second of five steps from the parameter server to the
+ring.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Parameter server: everybody sends the whole vector to one rank, which sends the sum back to everybody.
 
-Two rounds, but all P - 1 vectors pass through the server's port each way: the first step on the way to the ring.
+Two rounds, but P - 1 vectors pass through the server's port each way. The first of five steps from the parameter server
+to the ring, which docs/explanation/price.md compares.
 
 Source: M. Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014.
 """

@@ -1,6 +1,7 @@
 """Partitioned: every rank owns one part of the vector, collects it from everybody and sends the sum back.
 
-As few bytes as a ring and fan-in 1, with a different partner in every round: the fourth step on the way to the ring.
+As few bytes as a ring, with fan-in 1 and a different partner in every round. The fourth of five steps from the
+parameter server to the ring.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """PAT, parallel aggregated trees: every block spreads along a binomial tree, the far ranks first.
 
-As many steps and bytes as Bruck at any p, but messages grow towards the near neighbours instead of the far ones, so
+It has as many steps and bytes as Bruck at any p. But its messages grow towards near neighbours instead of far ones, so
 the slow links at the top of a network carry little.
 
 Source: S. Jeaugey, "PAT: a new algorithm for all-gather and reduce-scatter operations at scale", 2025 (NCCL 2.23).

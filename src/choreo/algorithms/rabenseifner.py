@@ -1,6 +1,6 @@
 """Rabenseifner: recursive halving, then recursive doubling (all_reduce) or a tree gather (reduce).
 
-At p = 2^m + r the first r pairs of neighbours fold by halves: each of the two reduces one half of the vector, one
+At p = 2^m + r, the first r pairs of neighbours fold by halves: each of the two reduces one half of the vector, then one
 hands its half to the other and waits for the result.
 
 Source: R. Rabenseifner, "Optimization of collective reduction operations", ICCS 2004.

@@ -1,7 +1,7 @@
 """Recursive doubling: in step k a rank exchanges all it has with the partner 2^k away, so what it has doubles.
 
-Latency-optimal at powers of two. At other p = 2^m + r, each of the last r ranks first sends its share to the rank
-2^m below, which acts for both and at the end sends the result back.
+Latency-optimal at powers of two. At other p = 2^m + r, each of the last r ranks first sends its share to the rank 2^m
+below. That rank acts for both, and at the end sends the result back.
 
 Source: Thakur, Rabenseifner, Gropp (see pairwise.py).
 """

@@ -1,7 +1,7 @@
 """Ring: every rank passes one block to the next rank in every step, so all links work all the time.
 
-The bandwidth-optimal way for long vectors, for any number of ranks; broadcast and reduce are the long-vector
-composites with a tree scatter and gather.
+Bandwidth-optimal for long vectors, at any number of ranks. Broadcast and reduce are the long-vector composites: a ring
+combined with a tree's scatter or gather.
 
 Source: P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", Journal of
 Parallel and Distributed Computing 69(2), 2009; the composites as in Chan et al. (see mst.py).

@@ -1,7 +1,8 @@
 """Bidirectional ring: blocks travel both ways round the ring at once, so each goes only half way.
 
-Half the steps of a ring and, where a rank has a port for each neighbour, half the time; with one port the price is
-that of the ring. With an even number of ranks the block from across comes in two halves, one from each side.
+It takes half the steps of a ring and, where a rank has a port for each neighbour, half the time. With one port, the
+price is that of the ring. With an even number of ranks, the block from the opposite rank comes in two halves, one from
+each side.
 
 Source: the bucket algorithm on a bidirectional ring, as in Chan et al. (see mst.py) and in the TPU compilers.
 """

@@ -1,6 +1,7 @@
 """Staggered decentralised: the messages of naive in parallel, such that no rank receives two at once.
 
-P - 1 rounds with fan-in 1, but every rank still receives P - 1 whole vectors: the third step on the way to the ring.
+P - 1 rounds with fan-in 1, but every rank still receives P - 1 whole vectors. The third of five steps from the
+parameter server to the ring.
 """
 
 from __future__ import annotations

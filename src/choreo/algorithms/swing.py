@@ -1,7 +1,8 @@
 """Swing: partners lie 1, -1, 3, -5, 11, ... ranks away, swinging from side to side, so messages stay near.
 
-On a ring or torus the bytes cross fewer links than in halving-doubling, with as few steps. Powers of two are exact;
-at other even p a block that would arrive twice is sent once; at odd p the last rank exchanges with everybody directly.
+On a ring or torus, bytes cross fewer links than in halving-doubling, in as many steps. At powers of two, every block
+arrives exactly once. At other even p, a block that would arrive twice is sent once. At odd p, the last rank exchanges
+with everybody directly.
 
 Source: D. De Sensi et al., "Swing: short-cutting rings for higher bandwidth allreduce", NSDI 2024.
 """

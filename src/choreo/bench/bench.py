@@ -49,13 +49,13 @@ def bench(
     round_s: float | str = 0.02,
     timeout_s: float | str = 120.0,
 ) -> Benchmark:
-    """Measure a collective between ranks of this machine, which are started for it.
+    """Measure a collective between ranks on this machine, which are started for it.
 
-    `sizes` are bytes, or texts such as "4KiB". `algorithm` is one by name, "all" of them, or None for the one that is
-    chosen. `against` are other libraries that take turns with Choreo: "gloo", "openmpi", and "ray", the naive way
-    through its object store. Types and operations have the names of nccl-tests. `registered` takes arrays that peers
-    can read in place. A time is the median of `rounds`, each of as many calls as fill `round_s` (seconds, or text like
-    "20ms"), or of `iterations`. `checks` calls of each size are checked element by element.
+    `sizes` are bytes, or texts such as "4KiB". `algorithm` is a name, "all", or None for the one that Choreo chooses.
+    `against` are other libraries that take turns with Choreo: "gloo", "openmpi", and "ray" (the naive way through its
+    object store). Types and operations have the names of nccl-tests. `registered` uses arrays that peers can read in
+    place. A time is the median of `rounds`; a round has as many calls as fill `round_s` (seconds, or text like "20ms"),
+    or `iterations` calls. `checks` calls of each size are checked element by element.
 
     >>> import choreo
     >>> found = choreo.bench("all_reduce", 2, ["8", "4KiB"], rounds=1, iterations=1)

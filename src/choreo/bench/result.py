@@ -19,9 +19,9 @@ __all__ = ["Benchmark", "Measurement", "geometric_mean"]
 
 @result
 class Measurement(Bandwidths, Result):
-    """One row: a size, the algorithm that ran, its time, and the times of the peers.
+    """One row of a benchmark: a size, the algorithm that ran, its time, and the times of the peers.
 
-    `predicted_s` is the price of the algorithm. `wrong` counts wrong elements over all ranks; None: not checked.
+    `predicted_s` is the price of the algorithm. `wrong` counts wrong elements over all ranks; None means not checked.
     """
 
     columns: ClassVar[tuple[str, ...]] = (
@@ -107,7 +107,8 @@ class Measurement(Bandwidths, Result):
 class Benchmark(Result):
     """All rows of a benchmark.
 
-    `missing` says what could not be measured, and why; `busy_cores` how many cores others kept busy when it began.
+    `missing` says what could not be measured, and why. `busy_cores` is the number of cores that other programs kept
+    busy when it began.
     """
 
     columns: ClassVar[tuple[str, ...]] = ("collective", "ranks", "dtype", "results")

@@ -53,15 +53,15 @@ UNITS = {
 class Bound(Result):
     """The least time that any schedule of a collective can take on a topology.
 
-    bandwidth_bound_s is `fraction_per_GBps` seconds for every GB of `of_bytes`. These are the bytes of a "vector"
-    (`of`), which is size_bytes, or of a "share": one rank's part of it (in an all_to_all, what a rank sends to one
-    other).
-    `fraction_in_links` is the same with the slowest live link's bandwidth as 1. If all links are alike (`links_alike`)
-    that is the usual form in theory: 7/2 on a ring of eight.
+    `bandwidth_bound_s` is `fraction_per_GBps` seconds for every GB of `of_bytes`. These are the bytes of the whole
+    "vector" (`of`), which is size_bytes, or of a "share": one rank's part of it (in an all_to_all, what a rank sends to
+    one other rank). `fraction_in_links` is the same for a slowest live link of bandwidth 1. If all links are alike
+    (`links_alike`), that is the form usual in theory: 7/2 on a ring of eight.
 
-    `proof` is the kind of proof: a "cut", "prices" of links, or the "volume" between parts. `exact` says that no such
-    proof gives more. `farthest` are the two devices whose distance is the latency bound. `crossing_bound_s` is the
-    greatest, over several cuts, of the bandwidth bound plus `crossing_latency_s`, the latency to the cut and beyond it.
+    `proof` is the kind of proof: a "cut", "prices" of links, or the "volume" between parts. `exact` says that no proof
+    of these kinds gives a larger bound. `farthest` are the two devices whose distance is the latency bound.
+    `crossing_bound_s` is the largest, over several cuts, of the bandwidth bound plus `crossing_latency_s`, the latency
+    to the cut and beyond it.
     """
 
     columns: ClassVar[tuple[str, ...]] = (
@@ -153,7 +153,7 @@ def bound(
     devices: Sequence[int | str] | Ints | None = None,
     weights: Sequence[int] | Ints | None = None,
 ) -> Bound:
-    """The least time that a collective of `size_bytes` can take on a topology.
+    """Compute the least time that any schedule of a collective of `size_bytes` can take on a topology.
 
     `devices` are the devices of ranks 0, 1, ...: all of them by default. Several ranks may share one. `weights` are the
     relative sizes of the contract's blocks, as whole numbers, if they are not all equal.

@@ -43,12 +43,10 @@ MAX_ERROR = 0.5
 
 @result
 class Calibration(Result):
-    """The constants of this machine, the samples that they were fitted to, and how far the fit is off.
+    """The constants of this machine, the samples that they were fitted to, and the error of the fit.
 
-    Bands of sizes whose fit is off by more than `MAX_ERROR` are left out of what is kept, and so are numbers of ranks
-    most of whose bands are.
-
-    `load_average` is that of the machine before the measurement.
+    Bands of sizes whose error is above `MAX_ERROR` are not kept. A number of ranks is left out entirely if that holds
+    for most of its bands. `load_average` is the load of the machine before the measurement.
     """
 
     columns: ClassVar[tuple[str, ...]] = (

@@ -27,7 +27,7 @@ __all__ = ["WinningRange", "compare", "winners"]
 
 @result
 class WinningRange(Result):
-    """For sizes of `from_bytes` to `to_bytes`, both included, `algorithm` is the cheapest."""
+    """A range of sizes, `from_bytes` to `to_bytes` inclusive, in which `algorithm` is the cheapest."""
 
     columns: ClassVar[tuple[str, ...]] = ("from_bytes", "to_bytes", "algorithm")
 
@@ -60,7 +60,7 @@ class _Line:
 def compare(
     schedules: Iterable[Schedule | Profile], size_bytes: float | str, cost_model: CostModel, *, ports: str = "one"
 ) -> list[Price]:
-    """The prices of several schedules, cheapest first; ties go to the smaller fan-in.
+    """Price several schedules, cheapest first. Ties go to the smaller fan-in.
 
     >>> from choreo import build
     >>> names = ("ring", "naive", "recursive_doubling")
@@ -81,10 +81,9 @@ def winners(
     *,
     ports: str = "one",
 ) -> list[WinningRange]:
-    """The cheapest algorithm for each range of sizes, exactly, from `from_bytes` to `to_bytes`.
+    """Find the cheapest algorithm for each range of sizes, exactly, from `from_bytes` to `to_bytes`.
 
-    Where two cost the same, the one with the smaller fan-in wins, then fewer steps, fewer bytes in all, and last the
-    first by name.
+    Ties go to the smaller fan-in, then to fewer steps, fewer bytes in total, and last to the first name.
 
     >>> from choreo import build
     >>> schedules = [build("all_reduce", name, 8) for name in ("ring", "recursive_doubling")]

@@ -19,7 +19,7 @@ __all__ = ["CostModel", "Price", "check_cost_model", "price", "price_of"]
 class CostModel:
     """The constants of the alpha-beta-gamma model: seconds per message, bytes per second, seconds per reduced byte.
 
-    Each may be text with its unit. It is read once: the fields are numbers.
+    Each may be text with its unit, which is converted at once: the fields are numbers.
 
     >>> CostModel(alpha_s="5us", bandwidth_bytes_per_s="50GB/s")
     CostModel(alpha_s=5e-06, bandwidth_bytes_per_s=50000000000.0, gamma_s_per_byte=0.0)
@@ -136,12 +136,12 @@ def price(
     ports: str = "one",
     cores: int | None = None,
 ) -> Price:
-    """The price of a schedule for a collective of `size_bytes`.
+    """Price a schedule for a collective of `size_bytes`.
 
-    With `ports="one"` the messages at a rank's port in one step go one after another. With "all" there is a port to
-    every peer, and the largest message counts. With "read" ranks share memory, and each reads what it receives. A
-    switch that reduces always has a port to every peer, and adds at no cost. If ranks also share `cores`, a step takes
-    at least the work of all ranks divided by the cores.
+    With `ports="one"`, messages at a rank's port in one step go one after another. With "all", there is a port to every
+    peer, and the largest message counts. With "read", ranks share memory, and each reads what it receives. A switch
+    that reduces always has a port to every peer, and adds at no cost. If ranks also share `cores`, a step takes at
+    least the work of all ranks divided by the cores.
 
     >>> from choreo import build
     >>> cost = price(build("all_reduce", "ring", 4), "1MB", CostModel("5us", "50GB/s"))

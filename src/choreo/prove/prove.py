@@ -41,9 +41,9 @@ SEARCHED_PLACES = 1 << 30
 
 @result
 class Proof(Result):
-    """A schedule does what its collective promises.
+    """The proof that a schedule does what its collective promises.
 
-    `method` is "exact" or "fingerprint"; `error_probability` bounds the chance that a wrong schedule was proved.
+    `method` is "exact" or "fingerprint". `error_probability` bounds the chance that a wrong schedule was proved.
     """
 
     columns: ClassVar[tuple[str, ...]] = (
@@ -78,10 +78,10 @@ class Proof(Result):
 
 
 def prove(schedule: Schedule, *, exact: bool | None = None) -> Proof:
-    """Prove that the schedule does what its collective promises, or raise a `ProofError` that says why not.
+    """Prove that a schedule does what its collective promises, or raise a `ProofError` that says why not.
 
-    `exact=True` counts every contribution for any number of ranks; `exact=False` allows a fingerprint. By default small
-    cases are exact.
+    `exact=True` counts every contribution for any number of ranks. `exact=False` allows a fingerprint. By default,
+    small cases are exact.
 
     >>> from choreo import build
     >>> prove(build("all_reduce", "ring", 4)).algorithm

@@ -42,16 +42,17 @@ def init(
     timeout: float | str = DEFAULT_TIMEOUT_S,
     quorum: str | None = None,
 ) -> Communicator:
-    """A communicator of all ranks of this process's job; every rank calls it.
+    """Connect this process to all ranks of its job, and return their communicator. Every rank calls it.
 
     The rank is read from the environment, as `choreo run`, torchrun and mpirun set it, unless `rank` and `world_size`
-    are given. Without either the process is the only rank. `address` ("HOST:PORT") is where rank 0 listens, instead of
-    MASTER_ADDR and MASTER_PORT; `secret` replaces CHOREO_SECRET. What ranks on different hosts send each other is
-    "sealed" (encrypted and authenticated) unless `network` or CHOREO_NETWORK is "plain", on all ranks. Calls of
-    objects use `codec.encode` and `codec.decode` instead of pickle, or are refused with `allow_pickle=False`. `timeout`
-    is in seconds, or text like "30s". It holds for this call and for every later one that is given none. `quorum`
-    says who goes on after a cut of the network between hosts: a "majority" of the ranks, or "any" side; if it is not
-    given, CHOREO_QUORUM, or else "majority".
+    are given. Without either, the process is the only rank. `address` ("HOST:PORT") is where rank 0 listens, instead of
+    MASTER_ADDR and MASTER_PORT; `secret` replaces CHOREO_SECRET.
+
+    Data between hosts is "sealed" (encrypted and authenticated), unless `network` or CHOREO_NETWORK is "plain" on all
+    ranks. Calls with objects use `codec.encode` and `codec.decode` instead of pickle; `allow_pickle=False` refuses
+    them. `timeout` is in seconds, or text like "30s". It holds for this call, and is the default of all later ones.
+    `quorum` says who continues after a network partition between hosts: a "majority" of the ranks, or "any" side. The
+    default is CHOREO_QUORUM, or else "majority".
 
     >>> import choreo, numpy as np
     >>> with choreo.init() as comm:

@@ -57,10 +57,10 @@ def join(
     """Join a running job whose ranks call `grow`, and return its new communicator.
 
     The job's address and secret are read from MASTER_ADDR, MASTER_PORT and CHOREO_SECRET, unless `address`
-    ("HOST:PORT") and `secret` are given; `network`, `codec` and `allow_pickle` are as for `choreo.init()`. If no rank
-    is left on MASTER_ADDR's host, it finds the job at another host: one of the last communicator of this process, or of
+    ("HOST:PORT") and `secret` are given. `network`, `codec` and `allow_pickle` are as for `choreo.init()`. If no rank
+    is left on MASTER_ADDR's host, the job is found at another host: one of the last communicator of this process, or of
     CHOREO_ADDRESSES ("HOST,HOST:PORT"). Raises JoinError if the job does not admit this process within `timeout`
-    seconds, or all of them cannot connect in ten more.
+    seconds, or if its ranks cannot all connect in ten more.
 
     >>> import choreo
     >>> choreo.join(address="127.0.0.1:29512", timeout=0.1)

@@ -38,7 +38,7 @@ MAX_PORT_STEPS = 1 << 27
 
 
 def then(first: Schedule, second: Schedule) -> Schedule:
-    """One schedule after another: reduce_scatter then all_gather is an all_reduce.
+    """Compose two schedules, one after the other: reduce_scatter, then all_gather, is an all_reduce.
 
     The second starts from what the first left in the ranks' work places. There is no barrier between the two: only data
     dependencies order them.
@@ -82,7 +82,7 @@ def then(first: Schedule, second: Schedule) -> Schedule:
 
 
 def after(*parts: Steps) -> Steps:
-    """Steps one part after another; the parts share ranks and chunks.
+    """Run parts one after another. They share ranks and chunks.
 
     The caller must make sure that no later part sends from inputs, which are the ranks' data before the first part.
 
@@ -107,7 +107,7 @@ def after(*parts: Steps) -> Steps:
 
 
 def beside(*parts: Steps) -> Steps:
-    """Steps of several parts at the same time: step k is step k of every part that has one.
+    """Run parts at the same time: step k is step k of every part that has one.
 
     >>> from choreo import build
     >>> ring = build("all_gather", "ring", 4).body
@@ -124,9 +124,9 @@ def beside(*parts: Steps) -> Steps:
 
 
 def together(*schedules: Schedule) -> Schedule:
-    """Schedules of one collective side by side, each on its own equal part of the vector.
+    """Run schedules of one collective side by side, each on its own equal part of the vector.
 
-    Where the contract has blocks, each schedule takes its part of every block.
+    If the contract has blocks, each schedule takes its part of every block.
 
     >>> from choreo import build
     >>> together(build("all_reduce", "ring", 4), build("all_reduce", "ring", 4))
@@ -153,11 +153,11 @@ def together(*schedules: Schedule) -> Schedule:
 
 
 def backwards(schedule: Schedule) -> Schedule:
-    """The schedule run backwards in time. A broadcast becomes a reduce, a scatter a gather, an all_gather a
-    reduce_scatter, and vice versa.
+    """Reverse a schedule in time. A broadcast becomes a reduce, a scatter a gather, an all_gather a reduce_scatter, and
+    vice versa.
 
-    Every transfer is reversed, last step first. Where the forward schedule copies along a tree, the backward one
-    reduces along it. That is right when each rank receives each chunk once, as in every tree; `prove` checks it.
+    Every transfer is reversed, last step first. Where the schedule copies along a tree, the reversed one reduces along
+    it. That is right if each rank receives each chunk once, as in every tree; `prove` checks it.
 
     >>> from choreo import build
     >>> backwards(build("all_gather", "ring", 4)).collective
@@ -176,7 +176,7 @@ def backwards(schedule: Schedule) -> Schedule:
 
 
 def turned(steps: Steps, *, reduce: bool) -> Steps:
-    """Every transfer reversed, last step first; all of them reduce, or all store.
+    """Reverse steps in time: every transfer reversed, last step first. Either all of them reduce, or all store.
 
     >>> from choreo import build
     >>> turned(build("all_gather", "ring", 4).body, reduce=True).num_steps
@@ -198,7 +198,7 @@ def turned(steps: Steps, *, reduce: bool) -> Steps:
 
 
 def refined(schedule: Schedule, factor: int) -> Schedule:
-    """The same schedule with every chunk split into `factor` equal chunks that always travel together.
+    """Split every chunk into `factor` equal chunks that always travel together.
 
     >>> from choreo import build
     >>> refined(build("all_reduce", "ring", 4), 2).num_chunks
@@ -218,10 +218,11 @@ def refined(schedule: Schedule, factor: int) -> Schedule:
 
 
 def pipelined(schedule: Schedule, segments: int, stride: int | None = None) -> Schedule:
-    """The schedule run on `segments` equal parts of every block, each starting `stride` steps after the one before.
+    """Pipeline a schedule: run it on `segments` equal parts of every block, each starting `stride` steps after the one
+    before.
 
-    The default stride is the smallest at which no rank sends, or receives, for two segments in one step; at worst
-    the segments run one after another. A switch has a port to every peer, so only the ports of ranks and relays count.
+    The default stride is the smallest at which no rank sends, or receives, for two segments in one step. At worst, the
+    segments run one after another. A switch has a port to every peer, so only the ports of ranks and relays count.
 
     >>> from choreo import build
     >>> tree = build("broadcast", "mst", 4)
@@ -251,7 +252,7 @@ def pipelined(schedule: Schedule, segments: int, stride: int | None = None) -> S
 
 
 def as_collective(schedule: Schedule, collective: str) -> Schedule:
-    """The same steps for another collective between the same layouts: an all_gather of tokens is a barrier.
+    """Use the same steps for another collective between the same layouts: an all_gather of zero bytes is a barrier.
 
     >>> from choreo import build
     >>> as_collective(build("all_gather", "bruck", 4), "barrier").collective

@@ -60,9 +60,10 @@ class _Header(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 def save(schedule: Schedule, path: str | Path, format: str | None = None) -> None:  # noqa: A002 - the command's word
-    """Write a schedule to a `.json` or `.npz` file, or for another tool; the name says which, or `format` does.
+    """Write a schedule to a `.json` or `.npz` file, or for another tool. The name's extension, or `format`, selects the
+    format.
 
-    `format="msccl"`, or a name that ends in `.xml`, writes MSCCL's XML, `format="mscclpp"` an MSCCL++ plan.
+    `format="msccl"`, or a name that ends in `.xml`, writes MSCCL's XML. `format="mscclpp"` writes an MSCCL++ plan.
 
     >>> import tempfile
     >>> from choreo import build
@@ -91,9 +92,9 @@ def written_as(file: Path, format: str | None = None) -> str | None:  # noqa: A0
 
 
 def load(path: str | Path) -> Schedule:
-    """The schedule in a `.json` or `.npz` file, or in another tool's, or a `FormatError` that names what is wrong.
+    """Load a schedule from a `.json` or `.npz` file, or from another tool's file; a `FormatError` says what is wrong.
 
-    What is in the file says which it is. Another tool's program that does not do what it promises is a `ProofError`.
+    The format is detected from the content. Another tool's program that does not do what it promises is a `ProofError`.
 
     >>> load("nowhere.json")
     Traceback (most recent call last):

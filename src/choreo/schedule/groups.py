@@ -16,11 +16,11 @@ __all__ = ["along_axis", "in_groups", "mesh_groups", "on_ranks"]
 
 
 def in_groups(steps: Steps, members: IntColumn, chunks: IntColumn, count: int, *, ranks: int, num_chunks: int) -> Steps:
-    """`steps` run by several groups at once, each on its own ranks and its own part of a larger vector.
+    """Run `steps` in several groups at once, each on its own ranks and its own part of a larger vector.
 
-    `members[g, i]` is the rank that plays rank i in group g. `chunks[g, c]` lists where chunk c of group g lies in
-    the larger vector: the first chunk of one or more runs of `count` chunks each, so its shape is (groups, chunks,
-    runs).
+    `members[g, i]` is the rank that takes the place of rank i in group g. `chunks[g, c]` gives the position of chunk c
+    of group g in the larger vector: the first chunk of one or more runs of `count` chunks each. So its shape is
+    (groups, chunks, runs).
     """
     if members.shape[1] != steps.ranks or chunks.shape[:2] != (members.shape[0], steps.num_chunks):
         raise UsageError(
@@ -54,7 +54,7 @@ def in_groups(steps: Steps, members: IntColumn, chunks: IntColumn, count: int, *
 
 
 def on_ranks(steps: Steps | Schedule, members: Sequence[int], *, ranks: int) -> Steps:
-    """The steps among a subset of `ranks` ranks: rank i of the steps becomes rank members[i].
+    """Run steps on a subset of `ranks` ranks: rank i of the steps becomes rank members[i].
 
     >>> from choreo import build
     >>> on_ranks(build("broadcast", "mst", 2), [5, 3], ranks=8).ranks
@@ -80,7 +80,7 @@ def mesh_groups(shape: Sequence[int], axis: int) -> IntColumn:
 
 
 def along_axis(steps: Steps | Schedule, shape: Sequence[int], axis: int) -> Steps:
-    """The steps run along one axis of a mesh by every group there, all on the same chunks.
+    """Run steps along one axis of a mesh, in every group there, all on the same chunks.
 
     >>> from choreo import build
     >>> along_axis(build("all_reduce", "ring", 4), shape=(4, 2), axis=0).ranks

@@ -33,24 +33,23 @@ class Phase(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Schedule:
-    """A collective's promise and the steps that keep it.
+    """A collective and the steps that carry it out.
 
-    The vector is cut into `num_chunks` chunks. Where the contract speaks of blocks (rank r's share), each block is
-    the same number of consecutive chunks. `weights` gives the chunks' relative sizes as whole numbers; None means
-    that all are equal. A chunk of weight 0 is empty and need not be sent. `phases` names the parts of a schedule that
-    was composed of one collective after another.
+    The vector is cut into `num_chunks` chunks. Where the contract has blocks (rank r's share), each block is the same
+    number of consecutive chunks. `weights` gives the chunks' relative sizes as whole numbers; None means that all are
+    equal. A chunk of weight 0 is empty and need not be sent. `phases` names the parts of a schedule that was composed
+    of several collectives.
 
-    Members can hold, add and forward. The ranks come first. After them come `relays`, devices that are not ranks, and
-    last `switches` that reduce. In the contract relays and switches have no input and no output.
+    All members can hold, add and forward data. The ranks come first, then `relays` (devices that are not ranks), then
+    `switches` that reduce. Relays and switches have no input and no output in the contract.
 
-    With `receive_in_order` a rank also receives in order of steps: a message starts only after those of earlier steps
-    to the same port of its receiver have ended. Without it, messages that arrive at the same time share the port.
+    With `receive_in_order`, a rank also receives in step order: a message starts only after those of earlier steps to
+    the same port of its receiver have ended. Without it, messages that arrive at the same time share the port.
 
-    `axes` are the axes of the mesh that a hierarchical schedule was built along: `8x4:direct,ring`.
+    `axes` are the axes of the mesh that a hierarchical schedule was built along: `8x4:direct,ring`. `file_bytes` is the
+    size of the file that the schedule was read from, which limits the work that it may demand.
 
-    `file_bytes` is the size of the file that it was read from. It limits the work that a file may demand.
-
-    Make one with `Schedule.from_list`, `from_function` or `from_rule`, or compose existing ones (`then`,
+    Make a schedule with `Schedule.from_list`, `from_function` or `from_rule`, or compose existing ones (`then`,
     `backwards`, `pipelined` and the others in `choreo.schedule`).
     """
 

@@ -22,12 +22,13 @@ ROWS_A_BLOCK = 1 << 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps:
-    """`num_steps` steps among `ranks` ranks that move chunks 0 to `num_chunks` - 1, without a collective.
+    """A sequence of steps without a collective: `num_steps` steps among `ranks` ranks that move chunks 0 to
+    `num_chunks` - 1.
 
-    Here a switch that reduces is a rank like any other; a `Schedule` says which ranks are switches.
+    A switch that reduces is a rank here; a `Schedule` says which ranks are switches.
 
-    `rows(first, last)` makes the transfers of steps first to last - 1, ordered by step. It may be called any number
-    of times, in any order, and always gives the same rows.
+    `rows(first, last)` makes the transfers of steps first to last - 1, ordered by step. It may be called any number of
+    times, in any order, and always gives the same rows.
     """
 
     ranks: int

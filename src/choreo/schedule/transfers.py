@@ -46,7 +46,7 @@ def move(
     reduce: npt.ArrayLike = False,
     from_input: npt.ArrayLike = False,
 ) -> Move:
-    """A `Move`: numbers or arrays, whichever is natural; `move(rank, (rank + 1) % p, rank)` is one step of a ring.
+    """A `Move` of one step. Arguments are numbers or arrays: `move(rank, (rank + 1) % p, rank)` is one step of a ring.
 
     >>> import choreo
     >>> around = move([0, 1, 2], [1, 2, 0], [0, 1, 2])

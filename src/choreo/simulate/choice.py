@@ -34,7 +34,8 @@ def suggested_schedule(
     segments: int | None = None,
     along_dimensions: bool = True,
 ) -> Schedule:
-    """A hierarchical schedule along the topology's dimensions if the ranks fill it in order, else a plain one.
+    """Build a hierarchical schedule along the topology's dimensions if the ranks fill it in order, otherwise a flat
+    one.
 
     >>> suggested_schedule("all_reduce", "hgx-h100:2", 16).algorithm
     'hierarchical'

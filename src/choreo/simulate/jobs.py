@@ -22,9 +22,11 @@ MOST_FOLLOWED = 1 << 18
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Job:
-    """One collective: its schedule, its size, the device of each rank (0, 1, 2, ... by default) and its start.
+    """One collective of a simulation: its schedule, its size, the device of each rank (0, 1, 2, ... by default) and its
+    start.
 
-    Relays are on the devices that no rank is on, in their order, unless the placement goes on with theirs.
+    Relays are placed on the devices without a rank, in device order, unless the placement lists their devices after the
+    ranks'.
     """
 
     schedule: Schedule

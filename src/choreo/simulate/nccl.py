@@ -95,7 +95,7 @@ def simulate_nccl(
 ) -> NcclSimulation:
     """Simulate NCCL: its choice for a collective of `size_bytes` on a topology's devices, and the time of the call.
 
-    `forced` is what NCCL_ALGO and NCCL_PROTO would say: "Ring", "Tree,LL128".
+    `forced` has the form of NCCL_ALGO and NCCL_PROTO: "Ring", "Tree,LL128".
 
     >>> import choreo
     >>> found = choreo.simulate_nccl("all_reduce", "hgx-h100:2", "1GiB")

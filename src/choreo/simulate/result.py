@@ -53,9 +53,9 @@ class BusiestLink(Result):
 
 @result(eq=False)
 class Simulation(Bandwidths, Result):
-    """One run of one or several collectives on a topology.
+    """The result of simulating one or several collectives on a topology.
 
-    `shared` says whether messages were followed one by one because some met, or might have. Times by message
+    `shared` says whether messages were followed one by one, because some shared a link or might have. Times by message
     (`messages`) and the critical path are computed on demand. `packets` has the packet statistics, if packets were
     simulated.
     """

@@ -36,13 +36,13 @@ def simulate(
     compiled: bool | None = None,
     keep_messages: bool = False,
 ) -> Simulation:
-    """Simulate a schedule on a topology: how long it takes when messages share links, and which link limits it.
+    """Simulate a schedule on a topology: its time when messages share links, and the link that limits it.
 
-    `placement` gives the device of each rank, `gamma_s_per_byte` the seconds a rank takes to reduce a byte. Messages
-    cut through switches unless they are stored and forwarded. With `packets` they are cut into packets, which wait in
-    switches of finite memory; without, links are shared fairly. `progress` is called now and then with the work done
-    and the work in all. `compiled=False` uses the simulator's Python twin. `keep_messages` says that the times of
-    single messages will be asked for, as pages do: they are then kept in the first pass and need no second one.
+    `placement` gives the device of each rank, `gamma_s_per_byte` the seconds that a rank takes to reduce a byte.
+    Messages cut through switches, or with `store_and_forward` are stored at each. With `packets`, messages are cut into
+    packets, which wait in switches of finite memory; without, links are shared max-min fairly. `progress` is called now
+    and then with the work done and the total work. `compiled=False` uses the simulator's Python twin. `keep_messages`
+    says that the times of single messages will be needed: they are then kept in the first pass.
 
     >>> from choreo import build
     >>> found = simulate(build("all_reduce", "ring", 8), "ring(8, 50GB/s, 1us)", "1MiB")
@@ -76,7 +76,7 @@ def simulate_together(
     compiled: bool | None = None,
     keep_messages: bool = False,
 ) -> Simulation:
-    """Run several collectives at once, on devices that may be the same, sharing the links.
+    """Simulate several collectives at once, which share links and may share devices.
 
     >>> from choreo import build
     >>> ring = build("all_reduce", "ring", 4)

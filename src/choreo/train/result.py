@@ -27,9 +27,10 @@ class Prediction:
 
 @result
 class TrainingStep(Result):
-    """One step. `parts` are seconds, averaged over the ranks, and add up to `time_s`, the slowest rank's.
+    """One training step. `parts` are seconds, averaged over the ranks, and add up to `time_s`, the slowest rank's.
 
-    `core_wait_s`: how long a rank was ready to run while other threads had the cores, on average. It is in the parts.
+    `core_wait_s` is the mean time that a rank was ready to run while other threads had the cores. It is included in the
+    parts.
     """
 
     columns: ClassVar[tuple[str, ...]] = (
@@ -59,7 +60,7 @@ class TrainingStep(Result):
 
 @result(eq=False)
 class TrainingRun(Result):
-    """A run: its steps, the memory of the fullest rank, and the predictions of both."""
+    """The result of a training run: its steps, the memory of the fullest rank, and the predictions of both."""
 
     columns: ClassVar[tuple[str, ...]] = (
         "model",

@@ -59,20 +59,20 @@ def train(
 ) -> TrainingRun:
     """Train a model under a plan, in as many processes as it has ranks.
 
-    `model` is a name of the catalogue or a config.json, made small by `scale` ("tiny", or a factor). Without a plan it
-    is the planner's best for this machine, or, where that was not measured, the batch cut over the ranks. Without
-    `global_batch` there are as many sequences as ranks; with a plan, a micro-batch a replica, and in a pipeline twice
-    as many as it has stages. `data` is any file, of which the bytes are the tokens, "synthetic", or the text that comes
-    with Choreo. `check` trains with one process as well, and compares the losses. `on_step` is called after every step,
-    and `on_note` with what a reader should know beside.
+    `model` is a name from the catalogue or a config.json, scaled down by `scale` ("tiny", or a factor). Without a
+    `plan`, the planner's best for this machine is used, or data parallelism if the machine was not measured. The
+    default `global_batch` is one sequence per rank; with a plan it is a micro-batch per replica, or in a pipeline twice
+    as many as it has stages. `data` is a file whose bytes are the tokens, "synthetic", or by default the text that
+    comes with Choreo. `check` also trains with one process, and compares the losses. `on_step` is called after every
+    step, and `on_note` with remarks for the user.
 
-    `checkpoint` is a folder that gets a checkpoint every so many steps and at the end. A run whose folder has one goes
-    on from there, under any plan and number of ranks; `steps` counts from the beginning. With `resume` there must be
-    one. `on="ray"` runs the ranks on the Ray cluster at `address`, placed as `placement` says. With `elastic` the run
-    survives ranks that are killed or stopped, and up to `restarts` of them are started again; without a plan they are
-    replicas then.
+    `checkpoint` is a folder that gets a checkpoint every so many steps and at the end. A run whose folder has one
+    resumes from it, under any plan and number of ranks; `steps` counts from the beginning. With `resume`, there must be
+    one. `on="ray"` runs the ranks on the Ray cluster at `address`, placed as `placement` says. With `elastic`, the run
+    survives ranks that are killed or stopped, and restarts up to `restarts` of them; without a plan they are then
+    replicas.
 
-    `data_parallel` is how replicas sum their gradients, one of `KINDS`; `servers` and `staleness` are for its
+    `data_parallel` is how replicas sum their gradients, one of `KINDS`. `servers` and `staleness` are for its
     asynchronous parameter servers.
 
     >>> run = train("gpt2-124m", scale="tiny", ranks=1, steps=2, global_batch=2, seq=16)

@@ -45,10 +45,10 @@ class Latent:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Model:
-    """A decoder of `layers` layers, dense or with experts.
+    """A transformer decoder of `layers` layers, dense or with experts.
 
-    A `kv_heads`, `head_dim` or `ffn` of zero stands for its default: as many key-value heads as heads, hidden / heads
-    features a head, and an MLP of 4 hidden (8/3 hidden, rounded up to a multiple of 256, if gated).
+    `kv_heads`, `head_dim` and `ffn` may be zero for their defaults: as many key-value heads as heads, hidden / heads
+    features per head, and an MLP of width 4 hidden (8/3 hidden, rounded up to a multiple of 256, if gated).
 
     >>> Model("gpt2", layers=12, hidden=768, heads=12, learned_positions=1024, bias=True, norm="layer",
     ...       tied_embeddings=True).parameters

@@ -37,7 +37,7 @@ WIDE = ("fp32", "tf32")  # activations of four bytes; all others keep them in tw
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a job is cut over dp × tp × pp × cp devices; groups of ep × etp ranks of a stage divide the experts.
+    """A parallel plan over dp × tp × pp × cp devices. Groups of ep × etp ranks of a stage divide the experts.
 
     >>> print(Plan(dp=4, tp=8, zero=1, sequence_parallel=True))
     dp4 tp8 zero1 sp mb1 bf16

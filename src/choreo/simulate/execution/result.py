@@ -55,9 +55,9 @@ class Leg:
 
 @result(eq=False)
 class WorkloadSimulation(Result):
-    """One run of a workload on a topology.
+    """The result of simulating a workload on a topology.
 
-    At each rank the time is divided into compute, exposed communication, and idle time.
+    The time of each rank is divided into compute, exposed communication, and idle time.
     """
 
     columns: ClassVar[tuple[str, ...]] = (

@@ -45,16 +45,19 @@ def simulate_workload(
     progress: Callable[[int, int], None] | None = None,
     compiled: bool | None = None,
 ) -> WorkloadSimulation:
-    """Run an execution graph on a topology: its step time, and what communication nothing hides.
+    """Simulate an execution graph on a topology: its step time, and the communication that is exposed.
 
-    A collective begins when the last rank of its group has called it, and runs by an algorithm: one that `algorithm`
-    names, for all or by collective (`all_reduce=ring,all_gather=direct`), the one that suits the network ("suggested"),
-    the lowest price ("cheapest"), the shortest simulation ("fastest") or NCCL's choice ("nccl"). A group runs `at_once`
-    collectives at a time, in `order` "fifo" or "lifo". A message leaves when it is sent. Computation takes its recorded
-    time, or that of a `device` where the work is known: by its "roofline", or by the "curve" of what its kernels reach.
-    On a device that the topology makes slower it takes that many times longer.
-    With `packets` every packet is followed. Ranks that do the same at the same time are simulated once, unless `fold`
-    is false: the result is the same.
+    A collective begins when the last rank of its group has called it. `algorithm` says which algorithm runs it: a name,
+    for all or by collective (`all_reduce=ring,all_gather=direct`), the one that suits the network ("suggested"), the
+    lowest price ("cheapest"), the shortest simulation ("fastest") or NCCL's choice ("nccl"). A group runs `at_once`
+    collectives at a time, in `order` "fifo" or "lifo". A message leaves when it is sent.
+
+    Computation takes its recorded time. If its work is known and a `device` is given, it takes the device's time
+    instead: by its "roofline", or by the "curve" of what its kernels reach. Devices that the topology makes slower take
+    that many times longer.
+
+    With `packets`, every packet is simulated. Ranks that do the same at the same time are simulated once, unless `fold`
+    is false. The result is the same.
 
     >>> from choreo.workload.execution import GraphBuilder
     >>> graph = GraphBuilder(4)

@@ -58,12 +58,12 @@ class PortReport(Result):
 
 @result(eq=False)
 class PacketReport(Result):
-    """Packet statistics in total, and port by port.
+    """Packet statistics, in total and by port.
 
-    `peak_buffer_bytes` is the most memory that a switch had in use, headroom excluded; `peak_headroom_bytes` is what
-    arrived over one link after it was paused. `retransmissions` are packets sent again. A port's pauses are those it
-    had to obey. What was sent was delivered, dropped, discarded, or is in flight at the end. `queues` has, by link, the
-    most bytes that its port had queued in each part of the time, of `part_s` seconds.
+    `peak_buffer_bytes` is the most memory that a switch had in use, without headroom. `peak_headroom_bytes` is the most
+    that arrived over one link after it was paused. `retransmissions` are packets sent again. The pauses of a port are
+    those that it had to obey. Every packet sent was delivered, dropped, discarded, or is in flight at the end. `queues`
+    has, by link, the most bytes that its port had queued in each interval of `part_s` seconds.
     """
 
     columns: ClassVar[tuple[str, ...]] = (

@@ -39,10 +39,10 @@ MOST_BUFFER = 1 << 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dcqcn:
-    """The constants of DCQCN, as the paper has them for 40 Gb/s, in parts of the line's rate.
+    """The constants of DCQCN: the paper's, which are for 40 Gb/s, as fractions of the link's rate.
 
-    A switch marks packets when a queue takes longer than `mark_from_s` to send; the part that is marked rises to
-    `mark_most` at `mark_all_s`, and beyond that all are.
+    A switch begins to mark packets when a queue takes longer than `mark_from_s` to send. The marked fraction rises to
+    `mark_most` at `mark_all_s`; beyond that, all packets are marked.
     """
 
     mark_from_s: float | str = 1e-6
@@ -72,14 +72,14 @@ class Dcqcn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packets:
-    """A packet network.
+    """The settings of a packet network.
 
-    Each switch has `buffer_bytes` of memory for all of its ports; one port may use `threshold` times what is free. A
-    `lossless` network pauses senders when that is used up, others drop packets. `routing` keeps each pair of ranks on
-    one path by a hash ("ecmp") or chooses a path for every packet ("spray"); `seed` seeds both. Lost packets are
-    recovered by `recovery`: "go_back_n", or "selective_repeat", which is the default with spraying. With `acknowledge`
-    the receiver acknowledges every packet, by default if packets can be dropped; a connection then has at most
-    `window_bytes` unacknowledged, by default twice what its path holds.
+    Each switch has `buffer_bytes` of memory for all of its ports. One port may use `threshold` times what is free. A
+    `lossless` network pauses senders when that is used up; others drop packets. `routing` keeps each pair of ranks on
+    one path by a hash ("ecmp"), or chooses a path for every packet ("spray"). `seed` seeds both. `recovery` retransmits
+    lost packets by "go_back_n", or by "selective_repeat", the default with spraying. With `acknowledge`, the receiver
+    acknowledges every packet, by default if packets can be dropped. A connection then has at most `window_bytes`
+    unacknowledged, by default twice what its path holds.
 
     >>> Packets(buffer_bytes="1MiB", lossless=False).sends_again
     'go_back_n'

@@ -43,17 +43,19 @@ class Change:
 
 
 class Elastic:
-    """A model and its optimizer, trained by ranks of which any may be lost at any moment.
+    """Data-parallel training of a model and its optimizer that survives the loss of any rank.
 
-    The samples of a step are dealt to the ranks that live. If one is lost, the others compute its samples too, and the
-    step gives the same parameters. A process that is started again with CHOREO_JOIN=1 is let in between two steps, and
-    gets everything from its peers.
+    The samples of a step are distributed over the live ranks. If a rank is lost, the others compute its samples too,
+    and the step gives the same parameters. A process that is restarted with CHOREO_JOIN=1 is admitted between two
+    steps, and gets everything from its peers.
 
-    `zero` is 0 if every rank holds all of the optimizer's state. With 1 a rank holds the state of some parameters, and
-    `copies` ranks hold each; with 2 it keeps only their gradients, too. If all ranks that hold a copy are lost at once,
-    the job ends with a TrainingError. `also` are further objects with a `state_dict`, such as a learning-rate
-    scheduler, that a new rank gets too. The others wait at most `patience` seconds for a rank, and a moment for one
-    whose process is stopped. Random numbers in a sample depend on `seed`, the step and the sample alone.
+    With `zero` 0, every rank holds all of the optimizer's state. With 1, a rank holds the state of some parameters, and
+    `copies` ranks hold each part. With 2, it keeps only the gradients of those parameters, too. If all ranks that hold
+    a copy are lost at once, the job ends with a TrainingError.
+
+    `also` are further objects with a `state_dict`, such as a learning-rate scheduler, that a new rank gets too. The
+    others wait at most `patience` seconds for a rank, and only a moment for one whose process is stopped. Random
+    numbers in a sample depend only on `seed`, the step and the sample.
 
     >>> import torch, choreo
     >>> model = torch.nn.Linear(1, 1)

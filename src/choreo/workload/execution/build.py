@@ -22,7 +22,7 @@ COMPUTE_STREAM, MEMORY_STREAM, HOST_STREAM = 0, 1, 2
 
 
 class GraphBuilder:
-    """Collects nodes; `finish` makes the graph. Each method returns the number of its node.
+    """Builds an execution graph node by node; `finish` returns it. Each method returns the number of its node.
 
     >>> graph = GraphBuilder(2)
     >>> for rank in range(2):
