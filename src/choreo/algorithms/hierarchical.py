@@ -6,7 +6,7 @@ axes carry only what the inner ones left.
 - An axis whose algorithm has no reduce_scatter reduces to the first rank along it, and only those ranks go on. A
   parameter server inside each server with rings across servers is `8x4:parameter_server,ring`.
 - An algorithm that only has an all_reduce can be used on the last axis: `8x4:direct,rabenseifner`.
-- An algorithm that uses reducing switches, as in `8x4:in_network,ring`, has its own switches in every group along the axis.
+- An algorithm that uses reducing switches (`8x4:in_network,ring`) has its own switches in every group along the axis.
 
 Without `axes`, the mesh is as square as the number of ranks allows, with rings along both axes. If `axes` is a
 topology, they are its dimensions, each with the algorithm that suits its kind of block, as in `choreo simulate`. With
