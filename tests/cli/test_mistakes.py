@@ -38,7 +38,7 @@ MISTAKES: list[tuple[list[str], str]] = [
         "'ring,swing' is not an algorithm; give each by itself: --algorithm ring --algorithm swing",
     ),
     (["plan", "page.html"], "see choreo list models, or give a config.json of Hugging Face or its folder"),
-    (["simulate", "all_reduce", "-t", "page.html", *SIZE], "see choreo list topologies, or give a .json, .toml or"),
+    (["simulate", "all_reduce", "-t", "page.html", *SIZE], "see choreo list topologies, or give a .json, .toml, .xml or .yml"),
     (["prove", "--all", "-a", "rign", "-p", "4"], "'ring'"),
     (["price", "all_reduce", "-a", "rign", "-p", "4", *SIZE], "did you mean 'ring' or 'bine'?"),
     (["show", "all_reduce", "-a", "rign", "-p", "4"], "did you mean 'ring' or 'bine'?"),
