@@ -218,6 +218,15 @@ def test_algorithms_of_ones_own_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("forked")
+def test_a_schedule_that_is_synthesized_for_a_network_runs() -> None:
+    words = ("bench", "reduce", "-n", "3", "-r", "2", "-b", "1K", "-e", "4K", "--rounds", "1", "--iters", "1", "--json")
+    document = run_choreo(*words, "-a", "synthesized", "-t", "mesh(2x2, 1GB/s, 1us)").json
+    assert isinstance(document, dict)
+    assert [(row["algorithm"], row["wrong"]) for row in document["results"]] == [("synthesized", 0)] * 2
+    assert "--topology T" in run_choreo(*words, "-a", "synthesized").err
+
+
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize(("ranks", "told"), [("1", False), ("2", True)])
 def test_a_prediction_is_judged_where_there_is_one(ranks: str, told: bool) -> None:
     ran = run_choreo("bench", "all_reduce", "-n", ranks, "-b", "8", "-e", "8", "--rounds", "1", "--iters", "1")

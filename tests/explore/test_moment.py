@@ -18,6 +18,7 @@ from choreo.explore.views.moment import moment
 from choreo.price import CostModel, price
 from choreo.run.execute.constants import Band, Constants
 from choreo.simulate import Packets, simulate
+from choreo.synthesize import search
 from choreo.topology import get_topology
 
 MIB = 1 << 20
@@ -38,6 +39,17 @@ def test_a_moment_has_the_figures_of_the_verbs(ranks: int) -> None:
     assert found["proof"]["holds"]
     assert found["run"] is not None
     assert found["run"]["figures"]["time_us"] == run.time_s * 1e6
+
+
+def test_a_moment_of_a_schedule_made_for_the_network() -> None:
+    """Changing the network or the size makes another."""
+    fields = Fields(ranks=4, algorithm="synthesized")
+    whole, cut = moment(fields), moment(Fields(ranks=4, algorithm="synthesized", cuts=(Cut("0", "1", 0),)))
+    network = get_topology("ring(4, 50GB/s, 1us)").with_slow_link(0, 1, 0).with_slow_link(1, 0, 0)
+    assert cut["time_us"] == search("all_reduce", network, MIB).time_s * 1e6 > whole["time_us"]
+    assert whole["proof"]["holds"] and "--algorithm synthesized" in whole["command"]
+    with pytest.raises(FieldError, match="at most 64 ranks, not 65"):
+        moment(Fields(ranks=65, algorithm="synthesized"))
 
 
 def test_every_message_has_the_wires_it_crosses() -> None:

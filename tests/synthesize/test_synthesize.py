@@ -158,6 +158,42 @@ def test_synthesized_is_an_algorithm_of_simulate() -> None:
     assert times["synthesized"] == min(times.values()) == one["time_s"]
 
 
+def test_it_is_an_algorithm_of_the_commands_that_take_schedules() -> None:
+    network = ["-a", "synthesized", "-t", "ring(4, 50GB/s, 1us)", "--size", "64KiB"]
+    assert "over 4 ranks" in run_choreo("prove", "all_reduce", *network).out
+    prices = json.loads(run_choreo("price", "all_reduce", *network, "-a", "ring", "--json").out)
+    assert {one["algorithm"] for one in prices} == {"ring", "synthesized"}
+    assert "synthesized" not in {
+        one.name for one in choreo.list_algorithms("all_reduce")
+    }  # only while it was asked for
+    for verb, option in (("prove", "-p"), ("price", "--size")):
+        assert "say which: --topology T" in run_choreo(verb, "all_reduce", "-a", "synthesized", option, "4").err
+    without = run_choreo("prove", "all_reduce", "-a", "ring", "-p", "4", *network[2:4])
+    assert without.code == 2 and "leave it out" in without.err
+
+
+def test_it_is_an_algorithm_of_sweeps() -> None:
+    """A sweep synthesizes for the network as it is in each case."""
+    asked = [
+        "sweep",
+        "simulate",
+        "all_gather",
+        "-t",
+        "ring(4, 50GB/s, 1us)",
+        "--size",
+        "1MiB",
+        "-a",
+        "synthesized,ring",
+    ]
+    rows = json.loads(run_choreo(*asked, "--slow-link", "none,0-1=0", "--json").out)
+    times = {(one["slow_link"], one["algorithm"]): one["time_s"] for one in rows}
+    network = choreo.get_topology("ring(4, 50GB/s, 1us)").with_slow_link(0, 1, 0).with_slow_link(1, 0, 0)
+    assert times["0-1=0", "synthesized"] == search("all_gather", network, "1MiB").time_s
+    assert times["none", "synthesized"] < times["0-1=0", "synthesized"] < times["0-1=0", "ring"]
+    refused = run_choreo(*asked[:-1], "synthesized", "--segments", "4")
+    assert refused.code == 2 and "leave out segments" in refused.err
+
+
 def test_a_command_without_a_network_says_where_synthesized_schedules_come_from() -> None:
     refused = run_choreo("show", "all_gather", "-a", "synthesized", "-p", "4")
     assert refused.code == 2 and "choreo build all_gather -a synthesized" in refused.err

@@ -22,6 +22,7 @@ from choreo.schedule import Schedule
 from choreo.schedule.document import from_document
 from choreo.schedule.places import check_agreement
 from choreo.simulate import Packets, suggested_schedule
+from choreo.synthesize import synthesize
 from choreo.topology import Topology, get_topology, list_topologies
 from choreo.topology.language import KINDS
 from choreo.units import parse_bandwidth, parse_gamma, parse_size, parse_time
@@ -43,6 +44,8 @@ __all__ = [
 ]
 
 MOST_RANKS = 4096
+# The most ranks that a schedule is synthesized for while somebody waits.
+MOST_SYNTHESIZED = 64
 # The longest schedule document that the page may send.
 MOST_DOCUMENT = 1 << 19
 # The number of packets that can be simulated within a second or two.
@@ -287,11 +290,27 @@ def schedule_of(fields: Fields, topology: Topology) -> Schedule:
     if not name:
         key: Hashable = ("suggested", fields.collective, topology.name, fields.ranks)
         return _schedules.get(key, lambda: suggested_schedule(fields.collective, topology, fields.ranks))
+    if name == "synthesized" and not axes:
+        return _synthesized(fields, topology)
     if len(name) > 60 or len(axes) > 200:
         raise UsageError(f"{short(name)!r} is not the name of an algorithm; see choreo list")
     options: dict[str, Any] = {"axes": axes} if axes else {}
     made = fields.collective, name, fields.ranks, axes
     return _schedules.get(made, lambda: build(fields.collective, name, fields.ranks, **options))
+
+
+def _synthesized(fields: Fields, topology: Topology) -> Schedule:
+    """The schedule that is made for the network and the size."""
+    if fields.ranks > MOST_SYNTHESIZED:
+        raise UsageError(
+            f"the page synthesizes for at most {MOST_SYNTHESIZED} ranks, not {fields.ranks}; use choreo synthesize"
+        )
+    packets = packets_of(fields.packets)
+    key = ("synthesized", fields.collective, fields.ranks, fields.size, network_text(fields), fields.cuts, fields.slow)
+    return _schedules.get(
+        (*key, fields.packets),
+        lambda: synthesize(fields.collective, topology, fields.size, ranks=fields.ranks, packets=packets),
+    )
 
 
 def _written(document: str) -> Schedule:

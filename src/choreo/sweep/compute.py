@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from choreo.errors import UsageError
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from choreo.schedule import Schedule
     from choreo.simulate import Packets
     from choreo.topology import Topology
+    from choreo.topology.written import Placement
 
 __all__ = ["MAKERS"]
 
@@ -60,6 +62,28 @@ def _make_placed(
     if whole and options.get("axes") is None and "axes" in get_algorithm(collective, algorithm).options:
         options["axes"] = str(axes_of(topology))
     return _make_schedule(collective=collective, ranks=ranks, algorithm=algorithm, **options)
+
+
+def _make_synthesized(
+    topology: Topology,
+    /,
+    *,
+    collective: str,
+    size: int,
+    algorithm: str,
+    ranks: int | None = None,
+    root: int | None = None,
+    segments: int | None = None,
+    axes: str | None = None,
+    **changes: Any,
+) -> Schedule:
+    from choreo.synthesize import synthesize
+
+    for name, value in (("segments", segments), ("axes", axes)):
+        if value is not None:
+            raise UsageError(f"a synthesized schedule chooses its own chunks and ways; leave out {name}")
+    where, packets = _network_of_case(topology, ranks, **changes)
+    return synthesize(collective, where.topology, size, ranks=where.all_devices(), root=root, packets=packets)
 
 
 def _make_profile(schedule: Schedule, /, *, ports: str = "one", cores: int | None = None) -> Profile:
@@ -117,20 +141,20 @@ def _simulate(
     **more: Any,
 ) -> Row:
     from choreo.simulate import simulate
-    from choreo.topology.written import place, what_if
 
-    where = place(topology, None if placement is None else placement.strip("()"), schedule.ranks)
-    flows = None if routing in PACKET_ROUTING else routing
-    network = what_if(where, _several(slow_link), _several(slow_rank), flows)
+    changed = {"placement": placement, "slow_link": slow_link, "slow_rank": slow_rank}
     given = {name: more[name] for name in PACKET_OPTIONS if name in more}
+    where, network_of_packets = _network_of_case(
+        topology, schedule.ranks, routing=routing, packets=packets, **changed, **given
+    )
     found = simulate(
         schedule,
-        network,
+        where.topology,
         size,
         placement=where.devices,
         gamma_s_per_byte=gamma,
         store_and_forward=store_and_forward,
-        packets=_packets(packets, given, routing),
+        packets=network_of_packets,
     )
     about = {
         "root": schedule.root,
@@ -139,9 +163,28 @@ def _simulate(
         "routing": routing,
         "packets": packets or None,
     }
-    changed = {"placement": placement, "slow_link": slow_link, "slow_rank": slow_rank}
     row = _flat({name: value for name, value in found.to_dict().items() if name != "packets"})
     return row | about | changed | given | {"store_and_forward": store_and_forward}, facts_of(found)
+
+
+def _network_of_case(
+    topology: Topology,
+    ranks: int | None,
+    *,
+    placement: str | None = None,
+    slow_link: str | None = None,
+    slow_rank: str | None = None,
+    routing: str | None = None,
+    packets: bool = False,
+    **given: Any,
+) -> tuple[Placement, Packets | None]:
+    """The network as it is in a case, with the devices of its ranks; and how its packets behave, if it has any."""
+    from choreo.topology.written import place, what_if
+
+    where = place(topology, None if placement is None else placement.strip("()"), ranks)
+    flows = None if routing in PACKET_ROUTING else routing
+    changed = what_if(where, _several(slow_link), _several(slow_rank), flows)
+    return replace(where, topology=changed), _packets(packets, given, routing)
 
 
 PACKET_OPTIONS = {"mtu": "mtu_bytes", "buffer": "buffer_bytes", "lossless": "", "control": "", "recovery": ""}
@@ -268,6 +311,7 @@ MAKERS: dict[str, Callable[..., Any]] = {
     "topology": _make_topology,
     "schedule": _make_schedule,
     "placed_schedule": _make_placed,
+    "synthesized": _make_synthesized,
     "profile": _make_profile,
     "session": _make_session,
     "price": _price,

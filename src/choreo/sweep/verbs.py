@@ -137,13 +137,17 @@ def _price_task(given: Mapping[str, Value]) -> Task:
 def _simulate_task(given: Mapping[str, Value]) -> Task:
     network = _topology_task(given)
     source = _source(given) if given.get("algorithm") else ()
-    placed = Task("placed_schedule", _chosen(given, *SCHEDULE) + source, (network,))
-    mine = (*placed.parameters, *_prefixed(network), *_chosen(given, "size", "gamma", "store_and_forward"))
+    named = _chosen(given, *SCHEDULE) + source
+    mine = (*named, *_prefixed(network), *_chosen(given, "size", "gamma", "store_and_forward"))
     options = [name for name in PACKETS[1:] if given.get(name) is not None]
     if options and given.get("packets") is None:
         raise UsageError(f"{options[0]} is for packets; give packets=yes too, or leave it out")
     packets = ("packets", *options) if given.get("packets") else ()
-    return Task("simulate", (*mine, *_chosen(given, *CHANGES, *packets)), (network, placed))
+    changes = _chosen(given, *CHANGES, *packets)
+    schedule = Task("placed_schedule", named, (network,))
+    if given.get("algorithm") == "synthesized" and not source:  # made for the network as it is in this case
+        schedule = Task("synthesized", (*named, *_chosen(given, "size", "routing"), *changes), (network,))
+    return Task("simulate", (*mine, *changes), (network, schedule))
 
 
 def _bound_task(given: Mapping[str, Value]) -> Task:

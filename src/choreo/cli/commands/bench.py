@@ -8,6 +8,8 @@ import click
 
 from choreo.cli.command import grouped
 from choreo.cli.options.common import json_option, load_option, parsed, ranks_option
+from choreo.cli.options.made import synthesized_too
+from choreo.cli.options.topology import topology_option
 from choreo.cli.output.text.table import echo_json
 from choreo.cli.recording import Recorded, keep
 from choreo.errors import UsageError
@@ -79,11 +81,13 @@ if TYPE_CHECKING:
     ),
     click.option("--pin", is_flag=True, help="Pin each rank of each library to a core, in turn."),
 )
+@grouped("For --algorithm synthesized", topology_option)
 @grouped("Output", json_option)
 def command(
     *,
     collective: str,
     ranks: int | None,
+    topology: str | None,
     minbytes: int,
     maxbytes: int,
     stepbytes: int | None,
@@ -107,10 +111,12 @@ def command(
     \b
     choreo bench all_reduce -n 4 -b 8 -e 128M -f 4
     choreo bench all_reduce -n 4 --algorithm all
+    choreo bench all_reduce -n 4 -a synthesized -t "switch(4, 10GB/s, 20us)"
     choreo bench broadcast -n 2 --against gloo,openmpi
 
     128M is 128 MiB, and a GB/s is 1e9 bytes per second. Algorithms and libraries take turns in one run; a time is the
-    median of the rounds, and a round takes as long as its slowest rank. The exit code is 1 if a result was wrong.
+    median of the rounds, and a round takes as long as its slowest rank. A synthesized schedule is made for the largest
+    size. The exit code is 1 if a result was wrong.
     """
     import msgspec
 
@@ -118,6 +124,7 @@ def command(
     from choreo.bench.options import BenchOptions
     from choreo.bench.sizes import sizes_between
     from choreo.cli.output.collective.bench import BenchTable
+    from choreo.collectives import get_collective
     from choreo.run.execute.constants import load_constants
 
     if ranks is None:
@@ -128,6 +135,8 @@ def command(
         raise UsageError("give either -i or -f, a step or a factor between sizes")
     factor = None if stepbytes is not None else (stepfactor or 4.0)
     sizes = sizes_between(minbytes, maxbytes, factor=factor, step=stepbytes)
+    rooted = root if get_collective(collective).rooted else None
+    synthesized_too(collective, (algorithm,), topology, maxbytes, ranks=ranks, root=rooted, relays=False)
     options = BenchOptions(
         collective,
         ranks,

@@ -8,7 +8,9 @@ import click
 
 from choreo.cli.command import grouped
 from choreo.cli.options.common import gamma_option, json_option, parsed, size_option
+from choreo.cli.options.made import synthesized_too
 from choreo.cli.options.schedule import ScheduleOptions, checked, left_out, schedule_options, trusted
+from choreo.cli.options.topology import topology_option
 from choreo.cli.output.collective.price import print_prices, print_sweep
 from choreo.cli.output.text.table import echo_json
 from choreo.cli.recording import Recorded, keep
@@ -61,11 +63,13 @@ if TYPE_CHECKING:
         "--cores", type=click.IntRange(min=1), metavar="C", help="With --ports read: cores that the ranks share."
     ),
 )
+@grouped("For --algorithm synthesized", topology_option)
 @grouped("Output", json_option)
 def command(
     *,
     chosen: ScheduleOptions,
     ranks: int | None,
+    topology: str | None,
     size: int | None,
     sweep: tuple[int, int] | None,
     alpha: float,
@@ -91,6 +95,7 @@ def command(
     chosen.check_collective()
     if (size is None) == (sweep is None):
         raise UsageError("give either --size S for a table, or --sweep FROM:TO to see where each algorithm wins")
+    ranks = synthesized_too(chosen.collective, chosen.named, topology, size, ranks=ranks, root=chosen.root)
     link = CostModel(alpha, bandwidth, gamma)
     profiles = _profiles(chosen, ranks, ports, cores)
     settings = {"cost_model": link, "ports": ports, "cores": cores, "root": chosen.root, "options": chosen.settings()}

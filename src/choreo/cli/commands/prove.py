@@ -10,7 +10,8 @@ import click
 
 from choreo.cli.command import Command, grouped
 from choreo.cli.options.common import json_option, rank_range_option
-from choreo.cli.options.schedule import ScheduleOptions, schedule_options
+from choreo.cli.options.made import synthesized_too
+from choreo.cli.options.schedule import ScheduleOptions, made_for, schedule_options
 from choreo.cli.output.text.table import echo_json, echo_line
 from choreo.cli.progress import Progress, waiting
 from choreo.errors import AlgorithmError, ContradictionError, ProofError, RefusedError, ScheduleError, UsageError, shown
@@ -42,8 +43,18 @@ class _Tally:
     click.option("--all", "everything", is_flag=True, help="Every algorithm of every collective, or of COLLECTIVE."),
     click.option("--exact", is_flag=True, help="Count every contribution, however many ranks there are."),
 )
+@made_for
 @grouped("Output", json_option)
-def command(chosen: ScheduleOptions, ranks: list[int] | None, everything: bool, exact: bool, as_json: bool) -> int:
+def command(
+    *,
+    chosen: ScheduleOptions,
+    ranks: list[int] | None,
+    topology: str | None,
+    size: int | None,
+    everything: bool,
+    exact: bool,
+    as_json: bool,
+) -> int:
     """Prove that a schedule implements its collective: each contribution arrives exactly once where it must.
 
     \b
@@ -57,10 +68,13 @@ def command(chosen: ScheduleOptions, ranks: list[int] | None, everything: bool, 
     if chosen.schedule is not None:
         if everything:
             raise UsageError("--schedule is one schedule and --all is every algorithm; leave one of them out")
+        if topology is not None or size is not None:
+            raise UsageError("--topology and --size are what --algorithm synthesized is made for; leave them out")
         _prove_file(chosen, ranks, exact, tally)
     elif chosen.collective is None and not everything:
         raise UsageError("say what to prove: COLLECTIVE and --algorithm, --schedule FILE, or --all; see choreo list")
     else:
+        ranks = _with_synthesized(chosen, ranks, topology, size)
         candidates = chosen.candidates()
         if ranks is None and chosen.axes is None:
             raise UsageError("say how many ranks: --ranks 8, or --ranks 2..33 for each of a range")
@@ -72,6 +86,19 @@ def command(chosen: ScheduleOptions, ranks: list[int] | None, everything: bool, 
     if len(tally.refusals) == 1 and not tally.proofs and not tally.failures and not everything:
         raise RefusedError(str(tally.refusals[0]["reason"]))  # what was asked for, and nothing else, cannot be done
     return 1 if tally.failures else 0
+
+
+def _with_synthesized(
+    chosen: ScheduleOptions, ranks: list[int] | None, topology: str | None, size: int | None
+) -> list[int] | None:
+    """The numbers of ranks; a synthesized schedule is for one."""
+    if topology is None and size is not None:
+        raise UsageError("--size is what --algorithm synthesized is made for; leave it out")
+    if ranks is not None and len(ranks) > 1 and topology is not None:
+        raise UsageError("a synthesized schedule is made for one number of ranks; give one, or leave --ranks out")
+    first = None if ranks is None else ranks[0]
+    found = synthesized_too(chosen.collective, chosen.named, topology, size, ranks=first, root=chosen.root)
+    return ranks if found is None or ranks is not None else [found]
 
 
 def _prove_file(chosen: ScheduleOptions, ranks: list[int] | None, exact: bool, tally: _Tally) -> None:

@@ -48,6 +48,8 @@ def words(_: Words) -> WordsData:
     algorithms: dict[str, dict[str, str]] = {name: {} for name in COLLECTIVES}
     for one in list_algorithms():
         algorithms[one.collective][one.name] = one.summary
+    for own in algorithms.values():
+        own["synthesized"] = "A schedule that is made for the network and the size."
     blocks = dict.fromkeys(KINDS, "a block, with the page's bandwidth and alpha")
     examples = {
         "torus(4x4x4, 45GB/s, 1us)": "a block with figures of its own",
