@@ -96,6 +96,15 @@ def test_ranks_and_placement() -> None:
     assert document("scatter", *line, "--root", "1")["fraction"] == "2"
 
 
+def test_slow_links_and_ranks() -> None:
+    """The bound of the network that `simulate` and `synthesize` get by the same options."""
+    assert document("all_gather", *RING, "--slow-link", "0-1=0")["fraction"] == "7"
+    slow = [*RING, "--slow-link", "0-1=0.5", "--slow-rank", "3=2x"]
+    simulated = record(fine("simulate", "all_gather", *slow, "--json"))
+    assert document("all_gather", *slow)["bound_s"] == simulated["bound_s"]
+    assert "there is no rank 9" in mistake("bound", "all_gather", *RING, "--slow-rank", "9=2x")
+
+
 def test_a_file(tmp_path: Path) -> None:
     file = tmp_path / "pair.toml"
     file.write_text(
@@ -114,7 +123,7 @@ def test_what_a_person_reads() -> None:
     assert printed("all_gather", "--topology", "ring(8, 50GB/s, 1us)", "--size", "64MiB") == [
         "all_gather of 64 MiB over 8 ranks on ring(8, 50GB/s, 1us): no schedule takes less than 588 us",
         "",
-        "bandwidth    587 us  7/2 × a share of 8 MiB at 50.0 GB/s, or 7/100 at 1.00 GB/s",
+        "bandwidth    587 us  7/2 × a share of 8 MiB at 50.0 GB/s",
         "latency     4.00 us  from 0 to 4, the farthest apart",
         "both         588 us  the bandwidth of a cut, and at least 1.00 us before and after it ← binds",
         "",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -112,6 +114,14 @@ def test_a_file_is_imported_once() -> None:
     assert "was imported already, by run 1; --again" in mistake("record", "import", file)
     assert run_choreo("record", "import", file, "--again", "-t", "hgx-h100:1").code == 0
     assert sql("select count(*) from measurement", oltp=True).rows == [(12,)]
+
+
+def test_what_is_piped_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = io.TextIOWrapper(io.BytesIO((DATA / "all_reduce.txt").read_bytes()))
+    monkeypatch.setattr(sys, "stdin", measured)
+    assert run_choreo("record", "import", "-", "-t", "hgx-h100:1").out.startswith("-: all_reduce over 8 ranks; ")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"nothing here")))
+    assert mistake("record", "import", "-").startswith("- has no rows of nccl-tests")
 
 
 def test_mistakes(tmp_path: Path) -> None:

@@ -62,6 +62,14 @@ SECTIONS = {
 COMMANDS = {name: summary for commands in SECTIONS.values() for name, summary in commands.items()}
 
 
+# An option that more commands take is not that of a few.
+MOST_TAKERS = 8
+# What may be typed as a command, and the command that does it.
+ELSEWHERE = {
+    "nccl": "choreo simulate --library nccl, choreo tune and choreo sweep nccl know NCCL",
+}
+
+
 class _LazyGroup(click.Group):
     """A group that knows its commands' names and summaries without importing them."""
 
@@ -78,7 +86,7 @@ class _LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            raise UnknownNameError("command", args[0], COMMANDS)
+            raise UnknownNameError("command", args[0], COMMANDS, ELSEWHERE.get(args[0], ""))
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -145,6 +153,8 @@ def _sentence(error: BaseException) -> tuple[str, int] | None:  # noqa: PLR0911 
         case click.ClickException():
             message = " ".join(error.format_message().split()).rstrip(".")
             command = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "choreo"
+            if isinstance(error, click.NoSuchOption) and not error.possibilities:
+                message += _takers(error.option_name)
             message = re.sub(r"\. \(?Did you mean (?:one of: )?(.*\?)\)?$", r"; did you mean \1", message)
             see = f" See {command} --help" if message.endswith("?") else f"; see {command} --help"
             return f"{message[:1].lower()}{message[1:]}{see}", 2
@@ -157,6 +167,16 @@ def _sentence(error: BaseException) -> tuple[str, int] | None:  # noqa: PLR0911 
         case OSError():
             return f"the output cannot be written: {error.strerror or error}", 2
     return None
+
+
+def _takers(option: str) -> str:
+    """The commands that take an option which this one does not."""
+    modules = [(name, importlib.import_module(f"choreo.cli.commands.{name}")) for name in COMMANDS]
+    names = [name for name, module in modules if any(option in one.opts for one in module.command.params)]
+    if not 0 < len(names) <= MOST_TAKERS or len(option) < len("--x"):
+        return ""
+    who = f"{', '.join(names[:-1])} and {names[-1]} take" if names[1:] else f"{names[0]} takes"
+    return f"; choreo {who} it"
 
 
 def _make_output_safe() -> None:

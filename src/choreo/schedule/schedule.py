@@ -249,13 +249,17 @@ class Schedule:
         return (_restored, (self.members, self.num_chunks, self.num_steps, self.columns(), rest))
 
     def __repr__(self) -> str:
+        return f"<Schedule {self.summary()}>"
+
+    def summary(self) -> str:
+        """What it is, in one line."""
         who = counted(self.ranks, "rank")
         who += f", {counted(self.relays, 'relay')}" if self.relays else ""
         who += f", {counted(self.switches, 'switch', 'switches')}" if self.switches else ""
         root = "" if self.root is None else f", root {self.root}"
         return (
-            f"<Schedule {self.collective} by {shown(self.label)}: {who}{root}, "
-            f"{counted(self.num_chunks, 'chunk')}, {counted(self.num_steps, 'step')}>"
+            f"{self.collective} by {shown(self.label)}: {who}{root}, "
+            f"{counted(self.num_chunks, 'chunk')}, {counted(self.num_steps, 'step')}"
         )
 
     def _repr_html_(self) -> str:

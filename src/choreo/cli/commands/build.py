@@ -71,4 +71,4 @@ def command(
             }
         )
     else:
-        click.echo(f"{shown(output)}: {schedule!r}")
+        click.echo(f"wrote {shown(output)}: {schedule.summary()}")

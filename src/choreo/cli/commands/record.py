@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import click
 
@@ -11,7 +14,7 @@ from choreo.cli.command import Command
 from choreo.cli.options.common import json_option
 from choreo.cli.output.text.table import echo_json
 from choreo.cli.recording import arguments_given, store_option
-from choreo.errors import UnknownNameError, shown
+from choreo.errors import UnknownNameError, UsageError, shown
 from choreo.units import counted
 
 Function = Callable[..., object]
@@ -158,6 +161,21 @@ def questions_command(*, name: str | None, show_sql: bool, oltp: bool, as_json: 
     print_answer(ask(name, store=_store(), oltp=oltp, **given), as_json=as_json)
 
 
+@contextmanager
+def _readable(file: Path) -> Iterator[Path]:
+    """A file that can be read more than once; for - it has what stdin had."""
+    if str(file) != "-":
+        yield file
+        return
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "stdin")
+        path.write_bytes(sys.stdin.buffer.read())
+        try:
+            yield path
+        except UsageError as error:
+            raise UsageError(str(error).replace(shown(path), "-")) from error
+
+
 @_command("import", "Store measurements of nccl-tests (text or JSON) and of NCCL's Inspector.")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--topology", "-t", metavar="T", help="Topology of the measurements, like hgx-h100:2.")
@@ -185,6 +203,7 @@ def import_command(
 
     \b
     choreo record import all_reduce.txt --topology hgx-h100:2
+    all_reduce_perf -b 1M -e 8G -f 2 | choreo record import - -t hgx-h100:1
     choreo validate --store
 
     With -I, nccl-tests writes the time of every iteration to its JSON file; all of them are stored. The output of
@@ -194,15 +213,16 @@ def import_command(
 
     found = []
     for file in files:
-        one = import_nccl_tests(
-            file,
-            topology=topology,
-            collective=collective,
-            ranks=ranks,
-            store=_store(),
-            argv=arguments_given(click.get_current_context()),
-            again=again,
-        )
+        with _readable(file) as path:
+            one = import_nccl_tests(
+                path,
+                topology=topology,
+                collective=collective,
+                ranks=ranks,
+                store=_store(),
+                argv=arguments_given(click.get_current_context()),
+                again=again,
+            )
         tests = [{"collective": test.collective, "ranks": test.ranks, "hosts": test.hosts} for test in one.tests]
         found.append({"file": str(file), "rows": one.rows, "samples": one.samples, "tests": tests})
         if not as_json:

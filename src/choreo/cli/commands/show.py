@@ -54,7 +54,7 @@ def command(
     for file, picture in drawn:
         write_picture(file, picture)
         if not as_json and str(file) != "-":
-            click.echo(f"{shown(file)}: {schedule!r}")
+            click.echo(f"wrote {shown(file)}: {schedule.summary()}")
     if as_json:
         echo_json(to_data(schedule))
     elif not drawn:

@@ -12,6 +12,7 @@ from choreo.cli.options.common import json_option, size_option
 from choreo.cli.options.schedule import ScheduleOptions, schedule_options, trusted
 from choreo.cli.output.text.table import echo_json, echo_note
 from choreo.errors import UsageError
+from choreo.units import counted
 
 if TYPE_CHECKING:
     from choreo.trace import Trace
@@ -152,7 +153,7 @@ def record(program: tuple[str, ...], output: Path, step: int, as_json: bool) -> 
     if as_json:
         echo_json({"format": trace.format, "files": [str(file) for file in trace.files], **trace.graph.to_dict()})
     else:
-        click.echo(f"wrote {output}: {len(trace.graph)} nodes of {trace.graph.ranks} ranks")
+        click.echo(f"wrote {output}: {counted(len(trace.graph), 'node')} of {counted(trace.graph.ranks, 'rank')}")
 
 
 def read(files: tuple[Path, ...], ranks: int | None, groups: Path | None) -> Trace:
@@ -174,4 +175,4 @@ def _write(graph: ExecutionGraph, output: Path, format_: str, as_json: bool, tra
         echo_json(found | ({"findings": list(trace.findings.lines())} if trace is not None else {}))
     else:
         more = f" and {len(written) - 1} more" if len(written) > 1 else ""
-        click.echo(f"wrote {written[0]}{more}: {len(graph)} nodes of {graph.ranks} ranks")
+        click.echo(f"wrote {written[0]}{more}: {counted(len(graph), 'node')} of {counted(graph.ranks, 'rank')}")

@@ -46,7 +46,7 @@ def command(topology: str | None, ranks: int | None, placement: str | None, tune
     if as_json:
         echo_json(found)
     elif tuner is not None:
-        click.echo(f"{shown(tuner)}: {found.summary()}")
+        click.echo(f"wrote {shown(tuner)}: {found.summary()}")
     else:
         _print(found)
 

@@ -48,10 +48,7 @@ def _fraction(found: Bound) -> str:
         return ""
     unit = f"{found.of} of {format_bytes(found.of_bytes)}"
     link_bytes_per_s = float(found.fraction_in_links / found.fraction_per_GBps) * 1e9
-    rates = [(found.fraction_in_links, link_bytes_per_s), (found.fraction_per_GBps, 1e9)]
-    (fraction, rate), *other = dict(rates if found.links_alike else rates[::-1]).items()
-    beside = "".join(f", or {times} at {format_bandwidth(slower)}" for times, slower in other)
-    return f"{fraction} × a {unit} at {format_bandwidth(rate)}{beside}"
+    return f"{found.fraction_in_links} × a {unit} at {format_bandwidth(link_bytes_per_s)}"
 
 
 def _way(found: Bound, topology: Topology) -> str:

@@ -47,7 +47,7 @@ def print_synthesis(found: Synthesis, output: Path | None) -> None:
     if schedule.relays:
         echo_line(f"{counted(schedule.relays, 'device')} that no rank is on relay.")
     if output is not None:
-        echo_line(f"{shown(output)}: {schedule!r}")
+        echo_line(f"wrote {shown(output)}: {schedule.summary()}")
 
 
 def _line(name: str, time_s: float, why: str, *, bold: bool = False) -> None:
