@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from choreo.plan.pipeline import SCHEDULES, in_flight, orders, simulate_pipeline
 from choreo.plan.pipeline.dual import DUAL, dual_ranks
+from choreo.plan.pipeline.simulate import FEW
 from choreo.plan.pipeline.split import balanced_split, cost_split
 from choreo.workload import Model
 from tests.oracles.plan_memory import most_in_flight
@@ -104,6 +105,22 @@ def test_a_long_run_is_as_if_simulated_to_its_end(
     for stage in range(stages):
         mine = sorted((task.start_s, task.end_s) for task in full.tasks if task.stage == stage)
         assert all(first[1] <= second[0] + 1e-9 for first, second in pairwise(mine))
+
+
+@pytest.mark.parametrize("weights", [0.3, 0.522, 0.8, 1.1])
+@pytest.mark.parametrize(("schedule", "chunks"), [("1f1b", 1), ("zero-bubble", 1), ("zero-bubble", 2)])
+def test_a_run_too_long_to_simulate_is_too(schedule: str, chunks: int, weights: float) -> None:
+    micro_batches = 4 * FEW // (4 * chunks)
+    forward = [[1.0] * chunks for _ in range(4)]
+    forward[-1][-1] = 1.022
+    backward, weight = ([[ratio * one for one in row] for row in forward] for ratio in (1.944, weights))
+    quick, full = (
+        simulate_pipeline(
+            schedule, micro_batches, forward, backward, weight_s=weight, blocking_s=2e-6, timeline=timeline
+        )
+        for timeline in (False, True)
+    )
+    assert quick.time_s == pytest.approx(full.time_s, rel=2e-3)
 
 
 @pytest.mark.parametrize(("schedule", "stages"), [("dualpipe", 2), ("dualpipe", 8), ("dualpipev", 1), ("dualpipev", 4)])
