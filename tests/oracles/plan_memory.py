@@ -73,6 +73,10 @@ def _state_bytes(job: TrainingJob, plan: Plan, parameters: float, replicas: int)
     )
 
 
+def _bucket_bytes(job: TrainingJob, plan: Plan, parameters: float) -> float:
+    return job.software.bucket_copy_bytes * parameters if plan.zero == 0 and plan.dp * plan.cp > 1 else 0.0
+
+
 def stage_memory(
     job: TrainingJob, plan: Plan, index: int, stage: list[list[str]], works: Mapping[str, LayerWork]
 ) -> dict[str, float]:
@@ -110,7 +114,11 @@ def stage_memory(
     outside = sum(works[kind].parameters for kind in names if kind not in layers)
     largest = max((works[kind].parameters for kind in layers), default=0.0)
     stream = plan.micro_batch * job.seq / plan.cp * job.model.hidden * 2 if plan.tp > 1 else 0.0
-    buffers = software.workspace_bytes + software.stream_buffers * stream * plan.sequence_parallel
+    buffers = (
+        software.workspace_bytes
+        + software.stream_buffers * stream * plan.sequence_parallel
+        + _bucket_bytes(job, plan, held)
+    )
     gathered = gathered_bytes(job, plan)
     if plan.zero == 3:
         reduced = reduced_bytes(job, plan)

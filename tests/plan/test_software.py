@@ -203,6 +203,14 @@ def test_nanotron_keeps_two_buffers_for_the_whole_stream() -> None:
     assert buffers(tp=8, micro_batch=4) - buffers(dp=8) == 2 * 4 * 4096 * 4096 * 2
 
 
+def test_buckets_of_ddp_are_beside_the_gradients() -> None:
+    def held(dp: int) -> float:
+        where = {"cluster": "hgx-h100", "global_batch": 2 * dp, "seq": 1024, "software": "torch-eager"}
+        return evaluate("gpt2-1.5b", Plan(dp=dp, zero=0), **where).memory["buffers"]  # type: ignore[arg-type]
+
+    assert held(8) - held(1) == pytest.approx(4 * get_model("gpt2-1.5b").parameters)
+
+
 def test_zero_1_of_nanotron_copies_piece_by_piece() -> None:
     software = get_software("nanotron")
     plan = Plan(dp=64, zero=1)

@@ -234,13 +234,15 @@ def _largest(batch: PlanBatch, field: str) -> Floats:
 def _buffers(batch: PlanBatch) -> Floats:
     """Buffers for communication.
 
-    Some programs keep the buffers in which sequence parallelism gathers the residual stream and its gradient. ZeRO-3
-    holds the gathered embedding, head and two layers. With a pipeline everything stays gathered, and gradients stay
-    unsharded, until the last micro-batch. Either way one layer's gradients exist twice while they are sent.
+    DDP has its buckets beside the gradients. Some programs keep the buffers in which sequence parallelism gathers the
+    residual stream and its gradient. ZeRO-3 holds the gathered embedding, head and two layers. With a pipeline
+    everything stays gathered, and gradients stay unsharded, until the last micro-batch. Either way one layer's
+    gradients exist twice while they are sent.
     """
     software, zero = batch.job.software, _sharding(batch)
     found = np.full((len(batch.stages), len(batch.plans)), software.workspace_bytes)
     found += software.stream_buffers * batch.columns["sequence_parallel"] * _stream_bytes(batch)
+    found += software.bucket_copy_bytes * batch.parameters * ((zero == 0) & (batch.replicas > 1))
     if not (zero == 3).any():
         return found
     reduced = reduced_bytes(software, batch.job.precision)

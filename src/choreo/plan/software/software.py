@@ -122,6 +122,7 @@ class Software:
     fp8_scaling: str  # what has a scale: a "tensor" (of the steps before, or the "current"), a "row", or a "block"
     split_sums: str  # products of eight bits that are summed in fp32 outside the tensor cores
     bucket_bytes: float
+    bucket_copy_bytes: float  # a parameter in the buckets of torch's DDP, beside its gradient
     bucket_moved: float
     accumulate_bytes: int
     accumulate_moved: float
