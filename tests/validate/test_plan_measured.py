@@ -99,7 +99,7 @@ def test_what_notes_say_of_the_program(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "value"),
     [
-        ("gpus", "many"), ("gpus", "0"), ("tp", "-2"), ("pp", "1.5"), ("seq", ""), ("gpu", ""), ("step_time_s", "fast"),
+        ("gpus", "many"), ("gpus", "0"), ("tp", "-2"), ("pp", "1.5"), ("gpu", ""), ("step_time_s", "fast"),
         ("step_time_s", "-1"), ("step_time_s", "inf"), ("mem_GB", "0"), ("zero_stage", "7"), ("recompute", "some"),
         ("gated", "perhaps"), ("layers", "1e99"),
     ],
@@ -289,11 +289,41 @@ def test_cells_are_read_as_people_write_them(tmp_path: Path, column: str, writte
         ("Llama4 17B-16E", "llama4-scout"),
         ("DeepSeekMoE-16B", "deepseek-moe-16b"),
         ("DeepSeek-V3.2-Exp", "deepseek-v3"),
+        ("Moonshot Kimi-K2", "kimi-k2"),
+        ("Llama4-400B", "llama4-maverick"),
+        ("Qwen3-Coder-480B", "qwen3-coder-480b-a35b"),
     ],
 )
 def test_models_are_found_as_tables_write_them(tmp_path: Path, written: str, name: str) -> None:
     found = catalogued(read_one(tmp_path, model=written, layers="", hidden="", heads=""))
     assert found is not None and found.name == name
+
+
+def test_layers_in_the_name_count_where_their_column_is_empty(tmp_path: Path) -> None:
+    about = {
+        "model": "DeepSeek-V3-16L",
+        "hidden": "",
+        "heads": "",
+        "kv_heads": "",
+        "ffn": "",
+        "vocab": "",
+        "params_B": "",
+    }
+    model, chosen = row_model(read_one(tmp_path, **about, layers=""))
+    assert (model.layers, model.experts, chosen["layers"]) == (16, 256, 16)
+    model, chosen = row_model(read_one(tmp_path, **about, layers="12"))
+    assert (model.layers, "layers" in chosen) == (12, False)
+
+
+def test_what_follows_from_other_cells_is_told(tmp_path: Path) -> None:
+    row = read_one(tmp_path, seq="", gpus="", gpu="", notes="on H100-80G-SXM; released", model="never heard of")
+    case = read_case(row)
+    assert {name: case.chosen[name] for name in ("seq", "gpus", "gpu")} == {
+        "seq": 4096,
+        "gpus": 96,
+        "gpu": "H100-80G-SXM",
+    }
+    assert not read_one(tmp_path).filled
 
 
 def test_a_size_in_the_name_is_not_passed_over(tmp_path: Path) -> None:

@@ -120,6 +120,7 @@ def _dominated(plan: Plan, found: Iterable[tuple[bool, float, Plan, object]]) ->
 def read_case(row: MeasuredRow) -> Case:
     """A row as a job, with the plans that it leaves open."""
     model, chosen = row_model(row)
+    chosen |= {name: getattr(row, name) for name in row.filled}
     model = divisible(model, row.tp or 1, chosen)
     device = get_device(row.gpu)
     precision, option = read_precision(row, device)

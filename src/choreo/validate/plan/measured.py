@@ -1,7 +1,7 @@
 """Published training steps: a CSV file with the columns of `data/training_measured.csv`.
 
-A row needs a model (sizes, or a name of the catalogue), a GPU and the number of GPUs; a sequence length too, unless the
-model's usual one is known. Any other cell may be empty if it was not published. A row that cannot be read is skipped
+A row needs a model (sizes, or a name of the catalogue), a GPU and the number of GPUs. Any other cell may be empty if it
+was not published. A row that cannot be read is skipped
 with its number and reason.
 """
 
@@ -29,6 +29,7 @@ TEXTS = ("source", "software", "model", "gpu", "precision", "mem_kind", "notes")
 FIGURES = ("params_B", "step_time_s", "tflops_per_gpu", "mfu", "mem_GB")
 HYBRID = re.compile(r"\bhsdp\b|hybrid[ _-]shard|\bmics\b", re.IGNORECASE)
 MOST_SEQ = 8192  # longer sequences come at the end of a training, if at all
+USUAL_SEQ = 4096  # of a model that the catalogue does not have
 COLUMNS = (*TEXTS, *COUNTS, *FIGURES, "gated", "sequence_parallel", "zero_stage", "recompute")
 
 
@@ -72,6 +73,7 @@ class MeasuredRow:
     tflops_per_gpu: float | None
     mfu: float | None
     mem_bytes: float | None
+    filled: tuple[str, ...] = ()  # fields whose cells are empty, and that follow from others
 
     @property
     def status(self) -> bool | None:
@@ -133,6 +135,7 @@ def _row(index: int, values: dict[str, str]) -> MeasuredRow:
     counts = {name: read_count(name, values.get(name, "")) for name in COUNTS if name != "global_batch"}
     figures = {name: read_figure(name, values.get(name, "")) for name in FIGURES}
     gpus, seq = counts.pop("gpus"), counts.pop("seq")
+    given = {"gpus": gpus, "seq": seq, "gpu": values.get("gpu")}
     if gpus is None:
         parts = [counts[name] for name in ("dp", "tp", "pp", "cp")]
         if not any(parts):
@@ -167,6 +170,7 @@ def _row(index: int, values: dict[str, str]) -> MeasuredRow:
         tflops_per_gpu=figures["tflops_per_gpu"],
         mfu=figures["mfu"],
         mem_bytes=None if mem_gb is None else mem_gb * 1e9,
+        filled=tuple(name for name, cell in given.items() if not cell),
         **counts,
     )
 
@@ -186,14 +190,12 @@ def _unnamed(layers: int | None, hidden: int | None, params_b: float | None) -> 
 
 
 def _usual_seq(name: str) -> int:
-    """The sequence length that a known model is usually trained with, if the row gives none."""
+    """The sequence length that a model is usually trained with, if the row gives none."""
     try:
         longest = get_model(name).max_seq
     except ChoreoError:
         longest = 0
-    if not longest:
-        raise UsageError("seq is empty; say how many tokens a sequence has")
-    return min(longest, MOST_SEQ)
+    return min(longest, MOST_SEQ) if longest else USUAL_SEQ
 
 
 def _told_gpu(text: str) -> str:

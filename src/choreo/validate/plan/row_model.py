@@ -22,6 +22,8 @@ __all__ = ["catalogued", "divisible", "row_model"]
 ACTIVE = 8  # experts per token, if only the name mentions experts, or there are many
 MANY_EXPERTS = 64
 SIZE = r"[\s_-]*\(?\d+(?:\.\d+)?[BT](?:[\s_-]*A\d+(?:\.\d+)?B)?\)?$"  # at the end of a name: "671B-A37B"
+MAKER = r"^(?:openai|meta|nvidia|google|alibaba|moonshot(?:ai)?|xai|mistral(?= mixtral))\s+"
+LAYERS_IN_NAME = re.compile(r"[\s_-](\d{1,3})[\s_-]*L(?:ayers?)?$", re.IGNORECASE)  # "DeepSeek-V3-16L"
 SIZE_LEFT_OUT = re.compile(r"(?<![x\d.])(\d+(?:\.\d+)?)([BT])\b", re.IGNORECASE)
 SIZES = ("name", "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab")
 FAR = 0.25  # by how much sizes may miss the number of parameters before layers are taken to be counted otherwise
@@ -35,6 +37,8 @@ def row_model(row: MeasuredRow) -> tuple[Model, dict[str, object]]:
     known = catalogued(row)
     chosen: dict[str, object] = {}
     layers, hidden, heads = row.layers, row.hidden, row.heads
+    if layers is None and (fewer := LAYERS_IN_NAME.search(row.model)):
+        layers = chosen["layers"] = int(fewer[1])
     if known is not None:
         layers, hidden, heads = layers or known.layers, hidden or known.hidden, heads or known.heads
     if layers is None or hidden is None:
@@ -185,7 +189,7 @@ def _spellings(name: str) -> Iterator[str]:
     yield words
     # "llama3_70b-12L" has fewer layers, "OpenAI gpt-oss-20b" a maker; a vision-language model has a language model.
     fewer = re.sub(r"[\s_-]+(?:l\d+|\d+[\s_-]*l(?:ayers?)?)$", "", words, flags=re.IGNORECASE)
-    plain = re.sub(r"^(?:openai|meta|nvidia|mistral(?= mixtral))\s+|[\s_-](?:VL|MoE)\b", "", fewer, flags=re.IGNORECASE)
+    plain = re.sub(rf"{MAKER}|[\s_-](?:VL|MoE)\b", "", fewer, flags=re.IGNORECASE)
     # "DeepSeek-V3 671B" is the catalogue's deepseek-v3, "TinyLlama (1.1B)" its name without the size.
     for longer in dict.fromkeys((words, fewer, plain)):
         yield longer
