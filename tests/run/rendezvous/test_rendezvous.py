@@ -257,7 +257,10 @@ def test_something_else_listens_there(port: int) -> None:
         with connection:
             connection.sendall(b"SSH-2.0-OpenSSH_9.2p1\r\n")
             outcome = participant.outcome()
-    assert f"looked for rank 0 at 127.0.0.1:{port}: what listens there is not rank 0 of a job" in outcome.told
+    assert (
+        f"looked for rank 0 at 127.0.0.1:{port}: what listens there does not speak the protocol of a Choreo job"
+        in outcome.told
+    )
 
 
 def test_a_name_that_nobody_knows() -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from choreo.errors import RendezvousError
 from choreo.run.transport.errors import ProtocolError, WrongSecretError
 from choreo.run.transport.frames import FrameKind
 from choreo.run.transport.handshake import (
@@ -15,7 +20,9 @@ from choreo.run.transport.handshake import (
     ClientHandshake,
     ServerHandshake,
 )
+from choreo.run.transport.peer_info import PeerInfo
 from choreo.run.transport.records import CIPHERS
+from choreo.run.transport.tcp import dial_peer
 from tests.helpers.ranks.rendezvous import OTHER, SECRET
 
 ANSWER_BYTES = 73
@@ -125,3 +132,18 @@ def test_what_is_not_rank_0_is_not_told_anything(magic: bytes) -> None:
 def test_another_version_is_named() -> None:
     with pytest.raises(ProtocolError, match=r"version 9 .* version 3; install the same"):
         ClientHandshake(SECRET).check_magic(MAGIC[:-1] + b"\x09")
+
+
+@pytest.mark.parametrize(("says", "told"), [(b"SSH-2.0-OpenSSH", "the protocol of a"), (MAGIC + bytes(99), "secret")])
+def test_a_rank_whose_port_answers_something_else_is_named(says: bytes, told: str) -> None:
+    """As where somebody between the hosts changes bytes of the handshake."""
+    peer = PeerInfo(3, "there", 100, "127.0.0.1")
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+        dialled = pool.submit(dial_peer, peer, server.getsockname()[1], SECRET, time.monotonic() + 20.0)
+        connection, _ = server.accept()
+        with connection, pytest.raises(RendezvousError) as caught:
+            connection.sendall(says)
+            dialled.result()
+    assert str(caught.value).startswith("this rank cannot connect to rank 3 (host there, pid 100): ")
+    assert told in str(caught.value) and "changed bytes" in str(caught.value)
+    assert caught.value.ranks == (3,)

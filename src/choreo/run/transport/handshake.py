@@ -105,10 +105,10 @@ class ClientHandshake:
     def check_magic(self, magic: bytes) -> None:
         """Check the first bytes of the server: is it Choreo, and of this version?"""
         if magic[:-1] != MAGIC[:-1]:
-            raise ProtocolError("what listens there is not rank 0 of a job")
+            raise ProtocolError("what listens there does not speak the protocol of a Choreo job")
         if magic != MAGIC:
             raise ProtocolError(
-                f"rank 0 speaks version {magic[-1]} of the rendezvous protocol, this rank version {MAGIC[-1]}; "
+                f"it speaks version {magic[-1]} of the rendezvous protocol, this rank version {MAGIC[-1]}; "
                 "install the same Choreo everywhere"
             )
 

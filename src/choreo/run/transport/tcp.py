@@ -25,6 +25,7 @@ from choreo.errors import RendezvousError
 from choreo.run.transport.addresses import Target
 from choreo.run.transport.deadline import Deadline
 from choreo.run.transport.dial import AuthenticatedSocket, dial
+from choreo.run.transport.errors import ProtocolError, WrongSecretError
 from choreo.run.transport.frames import FrameKind
 from choreo.run.transport.handshake import HANDSHAKE_S, ServerHandshake
 from choreo.run.transport.peer_info import PeerInfo
@@ -294,6 +295,9 @@ def dial_peer(peer: PeerInfo, port: int, key: bytes, end_s: float) -> Authentica
             return dial(target, key, Deadline.after(left_s).capped(HANDSHAKE_S))
         except ConnectionRefusedError:
             raise
+        except (ProtocolError, WrongSecretError) as error:
+            found = "another program has its port, or something between the hosts changed bytes"
+            raise type(error)(f"this rank cannot connect to {peer}: {error}; {found}", ranks=(peer.rank,)) from None
         except OSError as error:
             if error.errno in SHORT or time.monotonic() + pause_s >= end_s:
                 raise
