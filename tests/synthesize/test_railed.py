@@ -99,3 +99,17 @@ def test_a_shape_has_smaller_pieces_at_its_ends() -> None:
     parts = Shape(8, rising=2, falling=1, factor=0.5).parts()
     assert parts.sum() == pytest.approx(1)
     assert (parts / parts[4]).tolist() == pytest.approx([0.25, 0.5, 1, 1, 1, 1, 1, 0.5])
+
+
+@pytest.mark.parametrize("collective", ["broadcast", "reduce"])
+def test_trees_inside_servers_leave_out_what_is_dead_in_any(collective: str) -> None:
+    whole = choreo.get_topology("fully_connected(4, 50GB/s, 500ns) x switch(3, 25GB/s, 1us)")
+    network = whole.with_slow_link(5, 7, 0).with_slow_link(7, 5, 0)
+    made = list(railed(read_problem(collective, network, "8MiB", ranks=None, root=9, effort="medium")))
+    assert made
+    choreo.prove(made[0].schedule)
+    choreo.simulate(made[0].schedule, network, "8MiB")
+    cut_off = whole
+    for other in (4, 5, 6):
+        cut_off = cut_off.with_slow_link(other, 7, 0)
+    assert not list(railed(read_problem(collective, cut_off, "8MiB", ranks=None, root=9, effort="medium")))

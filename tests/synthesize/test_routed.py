@@ -94,3 +94,9 @@ def test_blocks_that_the_solver_takes_for_nothing_are_sent_too(collective: str) 
     assert made
     for one in made:
         choreo.prove(one.schedule)
+
+
+@pytest.mark.parametrize("collective", ["scatter", "gather"])
+def test_nothing_is_sent_where_the_root_has_all(collective: str) -> None:
+    found = search(collective, "ring(3, 10GB/s, 1us)", "1MiB", root=1, shares=[0, 5, 0])
+    assert found.time_s == found.bound_s == 0 and not found.schedule.num_transfers

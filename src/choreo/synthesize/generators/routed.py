@@ -9,7 +9,7 @@ one source, and in reverse on the reversed network it is a gather.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -72,7 +72,9 @@ def routed(problem: Problem) -> Iterator[Candidate]:
         totals = problem.weights
         demand = (totals / totals.mean()).reshape(demand.shape)
     demand[np.arange(len(sources)), sources] = 0.0
-    if not demand.any():
+    if not demand.any():  # the root, or every rank, keeps what there is
+        nothing = Schedule.from_list(problem.collective, problem.ranks, [], num_chunks=len(totals), root=problem.root)
+        yield Candidate("routed", replace(nothing, weights=totals))
         return
     flow = _flows(hops, sources, demand)
     paths = [path for row, source in enumerate(sources) for path in _paths(hops, source, row, demand[row], flow[row])]

@@ -17,6 +17,7 @@ from scipy.sparse.csgraph import dijkstra
 
 from choreo.synthesize.network import Hops
 from choreo.synthesize.problem import Problem
+from choreo.synthesize.relays import connects
 from choreo.synthesize.trees.disjoint import disjoint_trees
 from choreo.synthesize.trees.packing import Tree as Packed
 from choreo.synthesize.trees.packing import pack
@@ -117,8 +118,12 @@ def rails_of(problem: Problem, hops: Hops) -> Rails | None:
         away, onward = stars[root % gpus], tuple(stars)
     else:
         switches = ()
-        inside = replace(hops.keeping((hops.src < gpus) & (hops.dst < gpus)), devices=gpus, members=gpus)
-        if len(np.unique(inside.dst)) < gpus:
+        everywhere = [
+            all((src + first, dst + first) in number for first in range(0, ranks, gpus)) and max(src, dst) < gpus
+            for src, dst in zip(hops.src.tolist(), hops.dst.tolist(), strict=True)
+        ]  # some links of other servers may be dead
+        inside = replace(hops.keeping(np.array(everywhere)), devices=gpus, members=gpus)
+        if not connects(inside):
             return None
         away, onward = _packed_inside(problem, inside, root % gpus)
     return Rails(servers, gpus, root, hops, number, switches, away, onward)
