@@ -41,7 +41,7 @@ __all__ = [
 MAX_COUNTS = 100_000
 MANY = 10**5  # more than anybody's GB/s: a number like that has no unit because it is in bytes
 BEYOND_MEASURE = 1e100  # bytes or seconds: products of three such are still numbers
-MOST_GAMMA = Fraction(1, 1000)  # seconds a byte: a number this large without a unit is not meant in seconds a byte
+MOST_GAMMA = Fraction(1, 1000)  # seconds per byte: a number this large without a unit is not meant in seconds per byte
 
 _BINARY = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 _DECIMAL = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("KB", 10**3))
@@ -81,7 +81,7 @@ def parse_time(text: str) -> float:
     value, unit = _split(text, "a time", "5us, 500ns or 1.5ms")
     if unit == "":
         if value:
-            raise SizeError(f"{text!r} is not a time: {text.strip()} what? write {_with_unit(text.strip(), value)}")
+            raise SizeError(f"{text!r} is not a time: its unit is missing; write {_with_unit(text.strip(), value)}")
         return 0.0
     if unit not in _SECONDS:
         raise SizeError(f"{text!r} is not a time: unit {unit!r} is unknown; write 5us, 500ns or 1.5ms")
@@ -112,24 +112,24 @@ def parse_bandwidth(text: str, *, may_be_zero: bool = False) -> float:
     elif value:
         number = text.strip()
         likely = f"{number}GB/s or {number}Gbit/s" if value < MANY else "50GB/s or 400Gbit/s"
-        raise SizeError(f"{text!r} is not a bandwidth: {number} what? write {likely}")
+        raise SizeError(f"{text!r} is not a bandwidth: its unit is missing; write {likely}")
     else:
         rate = value
     return 0.0 if may_be_zero and rate == 0 else _rate(text, rate, "a bandwidth")
 
 
 def parse_gamma(text: str) -> float:
-    """Seconds a reduced byte: a small number (`1e-11`), or the rate a rank reduces at (`100GB/s`)."""
+    """Seconds per reduced byte: a small number (`1e-11`), or the rate a rank reduces at (`100GB/s`)."""
     if "/" in text or text.strip().endswith("ps"):
         return _rate(text, 1 / Fraction(parse_bandwidth(text)), "a gamma")
-    value, unit = _split(text, "a gamma", "1e-11 (seconds a byte) or 100GB/s")
+    value, unit = _split(text, "a gamma", "1e-11 (seconds per byte) or 100GB/s")
     if unit:
-        raise SizeError(f"{text!r} is not a gamma; write seconds a byte, 1e-11, or a rate of reduction, 100GB/s")
+        raise SizeError(f"{text!r} is not a gamma; write seconds per byte, 1e-11, or a rate of reduction, 100GB/s")
     if value >= MOST_GAMMA:
         number = text.strip()
         raise SizeError(
-            f"{text!r} is not a gamma: {number} what? write {number}GB/s for a rate of reduction, or seconds a byte, "
-            "like 1e-11"
+            f"{text!r} is not a gamma: its unit is missing; write {number}GB/s for a rate of reduction, or seconds "
+            "per byte, like 1e-11"
         )
     return float(value)
 
@@ -194,7 +194,7 @@ def rate_of(value: float | str, name: str = "message_rate") -> float:
 
 
 def gamma_of(value: float | str, name: str = "gamma_s_per_byte") -> float:
-    """A cost of reduction that a caller gave: seconds a byte, or the rate as text, like `100GB/s`.
+    """A cost of reduction that a caller gave: seconds per byte, or the rate as text, like `100GB/s`.
 
     >>> gamma_of("100GB/s")
     1e-11

@@ -86,7 +86,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["build", "all_reduce", "-a", "ring", "-p", "5000000", "-o", "x.json"], "from 1 to 4194304, not 5000000"),
     # names that no file can have
     (["plan", "a" * 300, "--cluster", "dgx-1", "--global-batch", "8"], "there is no model 'aaa"),
-    (["trace", "info", "a" * 300], "is no file, no folder, and no file begins with it"),
+    (["trace", "info", "a" * 300], "is neither a file nor a folder, and no file name starts with it"),
     (["run", "-n", "2", "a" * 300], "there is no such script"),
     (["prove", "all_gather", "--load", "a" * 300, "-p", "4"], "there is no such file to load algorithms from"),
     (["record", "sql", "--store", "a" * 300, "select 1"], "there is no store in aaa"),
@@ -146,7 +146,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["simulate", "r.json"], "r.json is not a collective; for a file write --schedule r.json"),
     (["run", "-n", "0", "script.py"], "-n must be at least 1, not 0"),
     (["run", "-n", "4", "--nodes", "0", "script.py"], "--nodes must be at least 1, not 0"),
-    (["price", *RING, *SIZE, "--gamma", "5"], "'5' is not a gamma: 5 what? write 5GB/s for a rate"),
+    (["price", *RING, *SIZE, "--gamma", "5"], "'5' is not a gamma: its unit is missing; write 5GB/s for a rate"),
     (["price", *RING, *SIZE, "--alpha", "-5us"], "is not a time"),
     (["price", *RING, *SIZE, "--alpha", "nan"], "is not a time"),
     (["price", *RING, *SIZE, "--alpha", ""], "is not a time"),
@@ -159,7 +159,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["price", *RING, *SIZE, "--bandwidth", "1e308GB/s"], "bandwidth"),
     (["price", *RING, *SIZE, "--gamma", "-1"], "is not a gamma"),
     (["price", *RING, *SIZE, "--gamma", "fast"], "is not a gamma"),
-    (["price", *RING, *SIZE, "--gamma", "1e-11s"], "write seconds a byte, 1e-11, or a rate of reduction"),
+    (["price", *RING, *SIZE, "--gamma", "1e-11s"], "write seconds per byte, 1e-11, or a rate of reduction"),
     (["price", *RING, *SIZE, "--ports", "two"], "'two' is not one of 'one', 'all'"),
     # options that contradict one another
     (["price", *RING, *SIZE, "--sweep", "8:16"], "give either --size S for a table, or --sweep"),

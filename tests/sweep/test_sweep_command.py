@@ -53,7 +53,7 @@ def test_a_picture(tmp_path: Path) -> None:
 
 
 MISTAKES = [
-    (["simulat", "all_reduce"], "there is no verb to sweep 'simulat'; did you mean 'simulate'?"),
+    (["simulat", "all_reduce"], "there is no sweep of 'simulat'; did you mean 'simulate'?"),
     (["simulate"], "say which collective"),
     (["plan"], "say which model"),
     (["price", "all_reduce", "-p", "8"], "needs collective, ranks, size; give size too"),

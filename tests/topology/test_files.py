@@ -216,8 +216,8 @@ WRONG: list[tuple[dict[str, object], str]] = [
     ({"links": link(latency="soon")}, "star: links[1]: 'soon' is not a time"),
     ({"links": link(latency="0GB/s")}, "star: links[1]: '0GB/s' is not a time"),
     ({"links": link(latency=-1)}, "latency must be a time of at least 0 seconds, or text like '5us', not -1"),
-    ({"links": link(latency="5")}, "star: links[1]: '5' is not a time: 5 what? write 5us or 5s"),
-    ({"links": link(bandwidth="50")}, "'50' is not a bandwidth: 50 what? write 50GB/s or 50Gbit/s"),
+    ({"links": link(latency="5")}, "star: links[1]: '5' is not a time: its unit is missing; write 5us or 5s"),
+    ({"links": link(bandwidth="50")}, "'50' is not a bandwidth: its unit is missing; write 50GB/s or 50Gbit/s"),
     ({"links": link(bandwith="1GB/s")}, "links[1] has no field `bandwith`; did you mean `bandwidth`?"),
     ({"links": link(one_way="yes")}, ": links[1].one_way must be "),
 ]

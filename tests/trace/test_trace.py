@@ -327,7 +327,7 @@ def test_what_is_no_trace_is_refused_by_name(tmp_path: Path) -> None:
     kernel = {"ph": "X", "name": "a", "ts": 1, "dur": 1, "cat": "kernel"}
     file.write_text(json.dumps({"traceEvents": [kernel], "distributedInfo": {"pg_config": 7}}))
     assert read_trace(file).graph.ranks == 1
-    with pytest.raises(UsageError, match="no file begins with it"):
+    with pytest.raises(UsageError, match="no file name starts with it"):
         read_trace(tmp_path / "nowhere")
 
 

@@ -1,4 +1,4 @@
-"""The verb: serve the page from this machine until it is interrupted."""
+"""`explore`: serve the page from this machine until interrupted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part of the page that needs no server, as one HTML file: an interactive animation of one run."""
+"""The page without a server: an interactive animation of one run, as one HTML file."""
 
 from __future__ import annotations
 

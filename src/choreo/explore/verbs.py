@@ -1,4 +1,4 @@
-"""What the page can ask for."""
+"""The requests of the page, each with the function that answers it."""
 
 from __future__ import annotations
 

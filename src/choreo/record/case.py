@@ -1,4 +1,4 @@
-"""What is kept of a result: its case, what was predicted for it, and every sample that was measured.
+"""The stored form of a result: its case, its predictions, and every measured sample.
 
 A case says what runs where, not how its time was found. So different predictions and measurements of the same thing
 share one case.

@@ -1,4 +1,4 @@
-"""The result of a verb as rows of the store: the case, and what was predicted or measured for it."""
+"""The result of a verb as rows of the store: the case, and its predictions or measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From rows to columns: extract what is new in the store, transform it, load it into Parquet.
+"""Extract new rows from the store, transform them into columns, and load them into Parquet.
 
 Tables that only grow are loaded from their high-water mark, the last id that was loaded. `run`, whose end is written
 later, and `machine` are small and are loaded whole. Every file is written under a temporary name and then renamed; the

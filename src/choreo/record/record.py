@@ -1,4 +1,4 @@
-"""`record`: keep a result in the store."""
+"""`record`: write a result to the store."""
 
 from __future__ import annotations
 

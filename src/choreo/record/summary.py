@@ -1,4 +1,4 @@
-"""What a store holds: the number of rows of each table, its last runs, and how many runs have no end."""
+"""A summary of the store: the number of rows of each table, the last runs, and the number of runs without an end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A benchmark as a table: measured beside predicted, and beside other libraries."""
+"""A benchmark as a table: measured times, predictions, and other libraries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be made of each kind of object: text, a page, a picture, and a notebook cell.
+"""The outputs that each kind of object has: text, a page, a picture, and a notebook cell.
 
 Each kind imports its own modules on demand, so that drawing a schedule does not load the planner.
 """

@@ -1,4 +1,4 @@
-"""The verb: anything to the screen, or its pictures to files."""
+"""`show`: print or draw any object, on screen or into files."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ AXES = {
     ),
     "alpha": Axis(_each(parse_time), "TIME,...", "Latencies of a message (5us)."),
     "bandwidth": Axis(_each(parse_bandwidth), "RATE,...", "Bandwidths of a port (50GB/s)."),
-    "gamma": Axis(_each(parse_gamma), "G,...", "Costs of reducing, seconds a byte or a rate (0)."),
+    "gamma": Axis(_each(parse_gamma), "G,...", "Costs of reducing, seconds per byte or a rate (0)."),
     "ports": Axis(NAMES, "KIND,...", "one, all or read (one)."),
     "cores": Axis(WHOLE, "C,...", "With ports read: cores that the ranks share."),
     "store_and_forward": Axis(_each(_yes), "YES|NO", "Whether switches receive a message before they send it on (no)."),

@@ -1,4 +1,4 @@
-"""What identifies the rows of a table, and what varies among them: the columns a reader looks at first."""
+"""The columns of a table that a reader looks at first: those that identify a row, and those that vary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sweep`: a verb over every combination of its axes' values, each case kept as soon as it is done."""
+"""`sweep`: run a verb for every combination of its axes' values; each case is stored as soon as it is done."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def get_verb(name: str) -> Verb:
     ('collective', 'topology', 'size')
     """
     if name not in VERBS:
-        raise UnknownNameError("verb to sweep", name, VERBS)
+        raise UnknownNameError("sweep of", name, VERBS)
     return VERBS[name]
 
 

@@ -1,4 +1,4 @@
-"""What is in a trace: its collectives by kind, size and group, their time, and how much of it was exposed."""
+"""The summary of a trace: its collectives by kind, size and group, their time, and its exposed share."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ def _files(paths: str | Path | Iterable[str | Path]) -> tuple[list[Path], list[P
         else:
             same = sorted(one for one in path.parent.glob(f"{path.name}.*") if one.is_file()) if path.name else []
             if not same:
-                raise UsageError(f"{shown(path)} is no file, no folder, and no file begins with it")
+                raise UsageError(f"{shown(path)} is neither a file nor a folder, and no file name starts with it")
             found += same
     if not found or len(found) > MAX_FILES:
         raise UsageError(f"a trace is 1 to {MAX_FILES} files, not {len(found)}")

@@ -1,1 +1,1 @@
-"""What each view of the page asks for: its fields, and the answer."""
+"""The requests of each view of the page: its fields, and the answer."""

@@ -1,4 +1,4 @@
-"""Which rank holds which part of the data when: the chunk matrix over simulated time.
+"""The chunk matrix over simulated time: which rank holds which part of the data.
 
 A cell is a rank's place for a chunk. Its value counts contributions: the ranks in a sum, or one for data that is only
 moved. If there are too many cells to send, neighbours are merged, and frames of some moments are sent. If there are too

@@ -1,4 +1,4 @@
-"""One schedule on one network: the run, message by message, what it costs, and what the proof says."""
+"""One schedule on one network: every message of the run, the cost, and the result of the proof."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be typed into the page's fields, for completion."""
+"""Completions for the page's fields."""
 
 from __future__ import annotations
 

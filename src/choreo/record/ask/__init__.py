@@ -1,1 +1,1 @@
-"""Questions to the store, which only read: an SQL query, columns and filters without SQL, and named questions."""
+"""Read-only queries of the store: in SQL, by columns and filters, and named questions."""

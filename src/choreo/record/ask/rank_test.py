@@ -1,4 +1,4 @@
-"""The rank test of Mann and Whitney: are these samples larger than those, whatever their distribution?"""
+"""The Mann-Whitney rank test: are these samples larger than those, whatever their distribution?"""
 
 from __future__ import annotations
 

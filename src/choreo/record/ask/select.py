@@ -1,4 +1,4 @@
-"""Questions without SQL: columns, filters and groups become a query, which is shown with its answer."""
+"""Queries without SQL: columns, filters and groups become SQL, which is returned with the answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SQL on the store, which only reads: on the columns by DuckDB, or on the rows by SQLite (`oltp`)."""
+"""Read-only SQL on the store: on Parquet by DuckDB, or on the rows by SQLite (`oltp`)."""
 
 from __future__ import annotations
 

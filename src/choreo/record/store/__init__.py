@@ -1,4 +1,4 @@
-"""Where results are kept: the SQLite file, its tables and versions, and who wrote to it from where."""
+"""The store of results: the SQLite file, its tables and versions, and the provenance of each result."""
 
 from choreo.record.store.store import Store, connect_read_only
 

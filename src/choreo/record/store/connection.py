@@ -1,4 +1,4 @@
-"""What all connections to the store share: error messages, the file's version, and the views."""
+"""Common parts of all connections to the store: error messages, the file's version, and the views."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this machine is: a fingerprint that distinguishes the measurements of different machines."""
+"""A fingerprint of this machine, which distinguishes the measurements of different machines."""
 
 from __future__ import annotations
 

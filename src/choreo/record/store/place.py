@@ -1,4 +1,4 @@
-"""Where the store is: one folder per project or user."""
+"""The location of the store: one folder per project or user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a number comes from: the commit of the working folder, and the code of Choreo itself."""
+"""The provenance of a result: the commit of the working directory, and the code of Choreo itself."""
 
 from __future__ import annotations
 

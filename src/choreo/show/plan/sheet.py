@@ -1,4 +1,4 @@
-"""Plans and steps in figures: what they take, where the time goes, and what fills the memory."""
+"""Plans and steps in figures: where the time goes, and what fills the memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan in words: what was asked, how it is cut, and what takes its time."""
+"""A plan in words: the job, how it is split, and where its time goes."""
 
 from __future__ import annotations
 

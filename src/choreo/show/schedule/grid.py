@@ -1,8 +1,8 @@
-"""How the chunks of one rank are laid out in a picture.
+"""The layout of one rank's chunks in a picture.
 
-A picture has room for few cells a rank, and a schedule may have many chunks. Chunks that always travel together are
-one cell; where there are still too many, equal runs of them are. All-to-all is a square, source down and destination
-across, because then a rank starts with a row of it and ends with a column.
+A picture has room for a few cells per rank, but a schedule may have many chunks. Chunks that always travel together
+share a cell. If there are still too many, equal runs of chunks share a cell. For all_to_all the cells form a square of
+sources by destinations: a rank starts with a row and ends with a column.
 """
 
 from __future__ import annotations

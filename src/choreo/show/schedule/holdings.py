@@ -1,4 +1,4 @@
-"""What every rank, and every switch that reduces, holds after each step, in the detail that a picture needs.
+"""The data that every rank, and every switch that reduces, holds after each step, in the detail a picture needs.
 
 `prove` decides whether a schedule is right and stops at the first error. A picture also shows wrong schedules, so this
 replay continues: a send from an empty place carries nothing, and a contribution that arrives twice is counted twice.

@@ -1,4 +1,4 @@
-"""How large a schedule each kind of picture can show."""
+"""The largest schedule that each kind of picture can show."""
 
 from __future__ import annotations
 

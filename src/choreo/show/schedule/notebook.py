@@ -1,4 +1,4 @@
-"""What a notebook shows for a schedule: the picture if it is small enough, otherwise a line."""
+"""A schedule in a notebook: its picture if it is small enough, otherwise a line of text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the proof says about a schedule that is drawn, right or wrong."""
+"""The result of the proof, for the picture of a right or a wrong schedule."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A schedule of many ranks as packed columns, which its page replays.
+"""A schedule of many ranks as compressed columns, which its page replays.
 
-Every transfer is there, but as columns: each number is stored as the difference to the one before it, and blocks of
-whole steps are compressed. The schedules of the catalogue are regular, so a million transfers take some kilobytes.
+All transfers are included. Each number is stored as the difference to the previous one, and blocks of whole steps are
+compressed. The schedules of the library are regular, so a million transfers take some kilobytes.
 """
 
 from __future__ import annotations

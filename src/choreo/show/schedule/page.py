@@ -1,4 +1,4 @@
-"""The animated page of a schedule: one HTML file that needs nothing else.
+"""The animated page of a schedule: one self-contained HTML file.
 
 A small schedule is drawn message by message and place by place. A large one is drawn by groups of ranks: the messages
 of a step as a matrix of senders and receivers, and what the ranks hold as a heat map.

@@ -1,4 +1,4 @@
-"""The parts of a schedule that are collectives of their own, and the steps they take."""
+"""The phases of a schedule: parts that are collectives themselves, and their steps."""
 
 from __future__ import annotations
 

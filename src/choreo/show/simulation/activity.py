@@ -1,4 +1,4 @@
-"""What each rank sends over time, for runs of too many ranks or messages to draw every message."""
+"""The sending rate of each rank over time, for runs with too many ranks or messages to draw each message."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""When each message of a simulation was on each link.
+"""The time that each message of a simulation spent on each link.
 
-The simulator keeps when a message started and when it was completely sent, not the rate in between, so its bytes are
-spread evenly over its time on a link. If messages of different lengths share links that is an average: sums are right,
-and no link is shown as busier than it can be.
+The simulator stores when a message started and when it was completely sent, but not the rate in between. So its bytes
+are spread evenly over its time on a link. If messages of different lengths share links, this is an average: the sums
+are right, and no link is shown with more than its bandwidth.
 """
 
 from __future__ import annotations

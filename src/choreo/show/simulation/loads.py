@@ -1,4 +1,4 @@
-"""How busy links and ranks were over time: the bytes of messages in equal parts of the time."""
+"""The load of links and ranks over time: the bytes of messages in equal intervals."""
 
 from __future__ import annotations
 

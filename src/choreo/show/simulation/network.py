@@ -1,4 +1,4 @@
-"""The network on the page: what the still picture of a topology shows, as data, with every link's load over time.
+"""The network on a simulation's page: the data of the topology's picture, and the load of every link over time.
 
 Both directions of a link are drawn, each on its own right-hand side, as traffic keeps to the right.
 """

@@ -1,4 +1,4 @@
-"""The page of a simulation: one HTML file that needs nothing else."""
+"""The page of a simulation: one self-contained HTML file."""
 
 from __future__ import annotations
 

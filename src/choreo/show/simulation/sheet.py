@@ -1,4 +1,4 @@
-"""A simulation in figures, with the network coloured by how busy its links were."""
+"""A simulation in figures, with the network coloured by the load of its links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the lines and marks of a network's picture mean."""
+"""The legend of a network's picture."""
 
 from __future__ import annotations
 

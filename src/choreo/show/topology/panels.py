@@ -1,4 +1,4 @@
-"""How many panels a network needs: one, or for a large one the whole and then a group of it, inwards."""
+"""The panels of a network's picture: one, or for a large network the whole and then smaller and smaller groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stages of a network put together: every tile, switch and link that is drawn, at its place on the page."""
+"""The placement of a network's stages: every drawn tile, switch and link, at its position on the page."""
 
 from __future__ import annotations
 

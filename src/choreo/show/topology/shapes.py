@@ -1,4 +1,4 @@
-"""Devices, switches and groups as they are drawn."""
+"""The shapes of devices, switches and groups."""
 
 from __future__ import annotations
 

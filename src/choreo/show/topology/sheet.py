@@ -1,4 +1,4 @@
-"""A network in words: how many devices, and its kinds of links."""
+"""A network in words: its number of devices, and its kinds of links."""
 
 from __future__ import annotations
 

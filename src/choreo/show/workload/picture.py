@@ -1,4 +1,4 @@
-"""What each rank of a workload did when: its kernels, and below them its communication, hidden or exposed."""
+"""The timeline of a workload: the kernels of each rank, and below them its communication, hidden or exposed."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Who computes the cases of a sweep: processes of this machine, or a Ray cluster."""
+"""The workers of a sweep: processes of this machine, or a Ray cluster."""

@@ -1,4 +1,4 @@
-"""Which case goes to which worker: cases that share a network or a schedule go to the same worker if possible."""
+"""The queue of cases: cases that share a network or a schedule go to the same worker if possible."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""One module per format."""
+"""Readers and writers of trace formats, one module per format."""

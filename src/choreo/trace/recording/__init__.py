@@ -1,4 +1,4 @@
-"""Make traces of a torch program that runs here."""
+"""Record traces of a torch program on this machine."""
 
 from choreo.trace.recording.command import record_command
 from choreo.trace.recording.profile import recording

@@ -1,4 +1,4 @@
-"""The arrows of one step, and what each message carries written under its sender or over its receiver."""
+"""The arrows of one step, with the content of each message under its sender or over its receiver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where everything of the still picture stands: sizes, the bands of the steps, and the columns they fill."""
+"""The layout of the still picture: sizes, a band for each step, and columns of bands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The legend under the still picture, and marks for what each rank must end with."""
+"""The legend below the still picture, and marks for the chunks that each rank must end with."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What every rank and switch holds after a step, in characters: numbers where they fit, otherwise bars.
+"""The chunks that every rank and switch holds after a step, in characters: numbers if they fit, otherwise bars.
 
-The messages of the step stand beside the matrix, or above it where the matrix needs the width. Everything can be read
-without colour: what the step changed has a mark, and so has what ends up wrong.
+The messages of the step are printed beside the matrix, or above it if the matrix needs the width. No information is in
+colour alone: a mark shows what the step changed, and what ends up wrong.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A long schedule in a few lines: its phases, and in each the steps in words, equal ones in a row as one line."""
+"""A long schedule in a few lines: its phases, and their steps in words, with one line for consecutive equal steps."""
 
 from __future__ import annotations
 

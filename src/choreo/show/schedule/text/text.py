@@ -1,4 +1,4 @@
-"""The schedule step by step in a terminal: who sends what, and what every rank then holds."""
+"""A schedule step by step in a terminal: the messages, and the chunks that every rank then holds."""
 
 from __future__ import annotations
 
