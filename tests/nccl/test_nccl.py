@@ -323,6 +323,10 @@ A100_NODE, H100_NODE, NVL72 = (f"switch({gpus}, {rate}GB/s, 500ns)" for gpus, ra
         ("GB200 NVL72", "NVL72 + IB NDR", 144, 2, f"{NVL72} x switch(2, 50GB/s, 2.25us)", "ib"),
         ("GB300 NVL72", "XDR 800Gb/s per GPU", 144, 36, f"{NVL72} x switch(2, 100GB/s, 2.25us)", "ib"),
         ("4x L40S", "PCIe Gen4", 4, 1, "switch(4, 24GB/s, 1us)", "ib"),
+        ("2x A100-PCIe", "NVLink bridge", 2, 1, "fully_connected(2, 300GB/s, 500ns)", "ib"),
+        ("2x RTX 3090", "NVLink", 2, 1, "fully_connected(2, 56.25GB/s, 500ns)", "ib"),
+        ("2x A40", "NVLink 50GB/s/dir", 2, 1, "fully_connected(2, 50GB/s, 500ns)", "ib"),
+        ("2x RTX 4090", "no NVLink", 2, 1, "switch(2, 24GB/s, 1us)", "ib"),
         ("who knows", "", 8, 1, H100_NODE, "ib"),
     ],
 )

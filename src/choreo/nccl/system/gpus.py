@@ -54,9 +54,11 @@ class Gpu:
     nic_bytes_per_s: float  # network bandwidth a GPU usually has, one direction
     switched: bool = True  # NVSwitch between all GPUs of a node, rather than links between pairs
     domain_gpus: int = 0  # GPUs of one NVLink domain where it spans nodes (NVL72)
+    bridge_bytes_per_s: float = 0.0  # of two cards that an NVLink bridge joins, one direction
 
 
 # NVLink: NVIDIA datasheets (V100 6x25, A100 12x25, A800 and H800 8x25, H100 18x25, B200 18x50 GB/s a direction).
+# Bridges: NVIDIA datasheets (A100 and H100 PCIe 600, A40, RTX A6000 and RTX 3090 112.5 GB/s of both directions).
 # PCIe: 12, 24 and 48 GB/s for generations 3, 4 and 5 (NCCL's figure for generation 3, doubled with each).
 # Networks: DGX-1 4x100G, DGX A100 8x200G, DGX H100 and B200 8x400G, B300 and GB300 800G a GPU.
 GPUS: dict[str, Gpu] = {
@@ -68,16 +70,16 @@ GPUS: dict[str, Gpu] = {
         Gpu("T4", VOLTA, 0, 12 * GB, 4, 25 * GBIT),
         Gpu("A100", AMPERE, 300 * GB, 24 * GB, 8, 200 * GBIT),
         Gpu("A800", AMPERE, 200 * GB, 24 * GB, 8, 200 * GBIT),
-        Gpu("A100-PCIE", AMPERE, 0, 24 * GB, 8, 200 * GBIT),
+        Gpu("A100-PCIE", AMPERE, 0, 24 * GB, 8, 200 * GBIT, bridge_bytes_per_s=300 * GB),
         Gpu("A10", AMPERE, 0, 24 * GB, 4, 25 * GBIT),
-        Gpu("A40", AMPERE, 0, 24 * GB, 8, 100 * GBIT),
-        Gpu("A6000", AMPERE, 0, 24 * GB, 8, 100 * GBIT),
-        Gpu("RTX3090", AMPERE, 0, 24 * GB, 8, 25 * GBIT),
+        Gpu("A40", AMPERE, 0, 24 * GB, 8, 100 * GBIT, bridge_bytes_per_s=56.25 * GB),
+        Gpu("A6000", AMPERE, 0, 24 * GB, 8, 100 * GBIT, bridge_bytes_per_s=56.25 * GB),
+        Gpu("RTX3090", AMPERE, 0, 24 * GB, 8, 25 * GBIT, bridge_bytes_per_s=56.25 * GB),
         Gpu("RTX4090", AMPERE, 0, 24 * GB, 8, 25 * GBIT),
         Gpu("L4", AMPERE, 0, 24 * GB, 8, 50 * GBIT),
         Gpu("L40S", AMPERE, 0, 24 * GB, 8, 200 * GBIT),
         Gpu("H100", HOPPER, 450 * GB, 48 * GB, 8, 400 * GBIT),
-        Gpu("H100-PCIE", HOPPER, 0, 48 * GB, 8, 400 * GBIT),
+        Gpu("H100-PCIE", HOPPER, 0, 48 * GB, 8, 400 * GBIT, bridge_bytes_per_s=300 * GB),
         Gpu("H200", HOPPER, 450 * GB, 48 * GB, 8, 400 * GBIT),
         Gpu("H800", HOPPER, 200 * GB, 48 * GB, 8, 400 * GBIT),
         Gpu("H20", HOPPER, 450 * GB, 48 * GB, 8, 400 * GBIT),

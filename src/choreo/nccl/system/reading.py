@@ -80,8 +80,6 @@ _RATE = re.compile(
 )
 _COUNTED = re.compile(r"(\d+)\s*[x×*]\s*(?:[\w-]+\s+)?$")
 _NVLINK = re.compile(r"NV-?(?:Link|Switch|L)\w*|MNNVL|Infinity\s*Fabric|xGMI|NVLS", re.IGNORECASE)
-# Two PCIe cards joined by an NVLink bridge.
-BRIDGE_BYTES_PER_S = 150e9
 # What torch's process group, its bookkeeping and events, adds to an NCCL call over what nccl-tests measures.
 TORCH_OVERHEAD_S = 18e-6
 # One process that drives several GPUs (nccl-tests -g 8) launches their kernels one after another.
@@ -113,8 +111,8 @@ def read_system(
     medium = _medium(text, gpu)
     if medium == "pcie":
         link = None
-    elif gpu.link_bytes_per_s == 0:
-        link = BRIDGE_BYTES_PER_S
+    elif link is None and gpu.bridge_bytes_per_s:
+        link = gpu.bridge_bytes_per_s
     spans = re.search(r"NVL\s?-?(\d{2,3})\b|MNNVL", text, re.IGNORECASE)
     per_node = math.ceil(ranks / nodes)
     kind = _kind(text)
@@ -144,7 +142,7 @@ def _medium(text: str, gpu: Gpu) -> str:
     if re.search(r"PCI\s?-?e", text, re.IGNORECASE) and not _NVLINK.search(text):
         return "pcie"
     if gpu.link_bytes_per_s == 0:
-        return "nvlink" if re.search(r"NV-?Link", text, re.IGNORECASE) else "pcie"
+        return "nvlink" if gpu.bridge_bytes_per_s and re.search(r"NV-?Link", text, re.IGNORECASE) else "pcie"
     return "nvswitch" if gpu.switched else "nvlink"
 
 
