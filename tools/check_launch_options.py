@@ -66,6 +66,17 @@ JOBS: tuple[tuple[str, str, Plan], ...] = (
     ("hgx-b200", "nemo", replace(WIDE, tp=2, dp=8, cp=2, ep=4, precision="fp8")),
     ("hgx-h100", "megatron-core+bf16-moments", replace(WIDE, dp=4, ep=8, etp=1, **MODULES)),
     ("hgx-h100", "megatron-core", replace(PIPED, pp=8, ep=8, etp=1, precision="fp8", split="balanced", **MODULES)),
+    ("hgx-b200", "nemo", replace(WIDE, tp=2, dp=8, cp=2, ep=4, precision="fp4")),
+    ("hgx-b200", "nemo+activation-offload=0.5+current-scaling", replace(WIDE, tp=2, dp=16, precision="fp8")),
+    ("hgx-h100", "megatron-core+optimizer-offload", replace(WIDE, dp=4, ep=4, recompute="full", recompute_layers=2)),
+    ("hgx-h100", "megatron-core", replace(PIPED, cp=2, recompute="full", recompute_layers=1)),
+    ("hgx-h100", "megatron-core+deepep+ep-overlap", replace(PIPED, ep=8, etp=1, schedule="interleaved", interleave=2)),
+    ("hgx-h100", "nemo+blockwise", replace(WIDE, dp=4, cp=2, ep=8, precision="fp8")),
+    ("hgx-h100", "megatron-core", Plan(dp=32, zero=3, shard_size=8)),
+    ("hgx-h100", "torchtitan+compile+async-tp", replace(WIDE, dp=8, zero=3, recompute="selective", precision="fp8")),
+    ("hgx-h100", "torchtitan", Plan(dp=32, zero=3, shard_size=8)),
+    ("hgx-h100", "torchtitan", Plan(dp=16, tp=2, zero=3, ep=8, etp=1, sequence_parallel=True)),
+    ("hgx-h100", "torchtitan", Plan(dp=8, pp=4, zero=2, schedule="dualpipev", interleave=2)),
 )
 
 
@@ -137,6 +148,16 @@ def prepare_megatron() -> None:
     for name in ("permute", "permute_with_probs", "unpermute", *sorts):
         setattr(moe_utils, f"fused_{name}", object())
     rope_utils.fused_apply_rotary_pos_emb = object()
+
+
+def prepare_torchtitan() -> None:
+    """Make torchtitan believe that the GPU has products of eight bits."""
+    from torchtitan.components.quantization import float8
+
+    float8.has_cuda_capability = lambda *_: True
+
+
+PREPARATIONS = {"Megatron-LM": prepare_megatron, "torchtitan": prepare_torchtitan}
 
 
 def cases(names: Sequence[str] = ()) -> Iterator[tuple[TrainingJob, Plan]]:
@@ -259,8 +280,8 @@ def main() -> None:
             sys.path.insert(0, str(folder))
             checks[program] = check
     prepare()
-    if "Megatron-LM" in checks:
-        prepare_megatron()
+    for program in checks:
+        PREPARATIONS[program]()
     passed: Counter[str] = Counter()
     lacking: Counter[str] = Counter()
     models: dict[str, set[str]] = {program: set() for program in checks}
