@@ -46,7 +46,7 @@ def test_adams_state_is_there_before_the_first_step() -> None:
 
     parameter = torch.nn.Parameter(values)
     made = Optimizers([parameter], Mesh(Plan(), 0, torch.device("cpu")), lr=0.5)
-    [adam] = made.made
+    [adam] = made.optimizers
     assert all(adam.state[parameter][name].eq(0).all() for name in MOMENTS)
     parameter.grad = torch.ones(3)
     made.step()  # the first step of Adam is as long as the learning rate

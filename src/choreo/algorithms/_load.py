@@ -89,7 +89,7 @@ def _from_schedule(file: Path) -> Algorithm:
             raise RefusedError(f"{file.stem} has root {schedule.root}, not {root}; use --root {schedule.root}")
         return schedule
 
-    made = Algorithm(
+    loaded = Algorithm(
         collective,
         file.stem,
         saved if root is None else saved_for_a_root,
@@ -99,5 +99,5 @@ def _from_schedule(file: Path) -> Algorithm:
         summary=f"The schedule in {shown(file)}.",
         same_bits=False,  # not known, so it is never chosen automatically
     )
-    registered()[collective, file.stem] = made
-    return made
+    registered()[collective, file.stem] = loaded
+    return loaded

@@ -89,13 +89,15 @@ def explain_wrong(schedule: Schedule, chunk: int) -> ProofError:
     given = _origins(schedule, chunk)
     history = _replay_chunk(schedule, chunk, given)
     due = schedule.held_after(chunk, chunk + 1)[:, 0].copy()
-    made = np.full(len(due), schedule.num_steps)  # the step that made each member's value; num_steps if it has none
+    last_step = np.full(
+        len(due), schedule.num_steps
+    )  # the step that made each member's value; num_steps if it has none
     for member, values in history.values.items():
-        made[member] = values[-1].step
+        last_step[member] = values[-1].step
         due[member] &= not (values[-1].counts == 1).all()
     wrong = np.flatnonzero(due)
     assert len(wrong), f"chunk {chunk} of {schedule!r} failed the replay but not the trace"
-    rank = int(wrong[np.argmin(made[wrong])])
+    rank = int(wrong[np.argmin(last_step[wrong])])
     held = history.at(rank)
     if held is None:
         return _at_the_end(schedule, f"rank {rank} never receives chunk {chunk}", rank, chunk, given[0])
@@ -148,17 +150,17 @@ def _replay_chunk(schedule: Schedule, chunk: int, given: list[int]) -> _History:
         history.inputs[rank] = _Value(counts, rank, schedule.member_name(rank))
         history.values[rank] = [history.inputs[rank]]
     for _, rows in itertools.groupby(_transfers_of(schedule, chunk), key=lambda row: row[0]):
-        made: dict[int, list[_Value]] = {}  # what the step writes becomes visible at its end
+        written: dict[int, list[_Value]] = {}  # what the step writes becomes visible at its end
         for step, src, dst, reduce, from_input in rows:
             source = history.inputs.get(src) if from_input else history.at(src)
             assert source is not None, "an absent value is reported before this"
-            before = made[dst][-1] if dst in made else history.at(dst)
+            before = written[dst][-1] if dst in written else history.at(dst)
             counts = source.counts
             if reduce and before is not None:
                 counts = np.minimum(before.counts + source.counts, 2)
             value = _Value(counts, dst, schedule.member_name(dst), step, source, before, reduce, from_input)
-            made.setdefault(dst, []).append(value)
-        for dst, values in made.items():
+            written.setdefault(dst, []).append(value)
+        for dst, values in written.items():
             history.values.setdefault(dst, []).extend(values)
     return history
 

@@ -111,8 +111,8 @@ class Communicator(ObjectCalls, MessageCalls, RecoverCalls):
         1
         """
         deadline = self._engine.deadline(self._seconds(timeout))
-        made = connect_group(self._engine, ranks, deadline)
-        return made if isinstance(made, NonMember) else self._on(made, deadline)
+        connection = connect_group(self._engine, ranks, deadline)
+        return connection if isinstance(connection, NonMember) else self._on(connection, deadline)
 
     def mesh(self, shape: Sequence[int], names: Sequence[str], *, timeout: float | str | None = None) -> Mesh:
         """The ranks in a grid with named axes, the last varying fastest, with a communicator along each axis.
@@ -286,7 +286,7 @@ class Communicator(ObjectCalls, MessageCalls, RecoverCalls):
         chooser = self._engine.chooser.for_ranks(connection.world_size)
         with contextlib.ExitStack() as undo:
             undo.callback(connection.close)
-            made = Communicator(
+            communicator = Communicator(
                 connection,
                 chooser,
                 timeout_s=self.timeout_s,
@@ -295,7 +295,7 @@ class Communicator(ObjectCalls, MessageCalls, RecoverCalls):
                 setup_s=deadline.left_s,
             )
             undo.pop_all()
-        return made
+        return communicator
 
     def _successor(self, connection: Connection, ranks: tuple[int, ...], shrink_s: float) -> Communicator:
         """The communicator that replaces this one."""

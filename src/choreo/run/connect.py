@@ -90,12 +90,12 @@ def connect(
         try:
             mine.accept()
             bootstrap.exchange(b"", timeout_s)
-            made = mine.finish(ranks)
+            connection = mine.finish(ranks)
         except OSError as error:
             raise RendezvousError(f"this rank could not connect: {why(error)}") from None
         names.close()  # once the names are gone, nothing can be left behind
         undo.pop_all()
-    return made
+    return connection
 
 
 class _Connecting:

@@ -135,13 +135,13 @@ def connect_axes(
     grid = np.arange(parent.world_size).reshape(sides)
     here = tuple(int(at) for at in np.unravel_index(parent.rank, sides))
     axes = [np.moveaxis(grid, axis, -1)[here[:axis] + here[axis + 1 :]] for axis in range(len(sides))]
-    made: list[Connection] = []
+    connections: list[Connection] = []
     with contextlib.ExitStack() as undo:
         for axis in axes:
-            made.append(_connect(parent, tuple(axis.tolist()), deadline, "mesh"))
-            undo.callback(made[-1].close)
+            connections.append(_connect(parent, tuple(axis.tolist()), deadline, "mesh"))
+            undo.callback(connections[-1].close)
         undo.pop_all()
-    return made
+    return connections
 
 
 def _connect(parent: Engine, ranks: tuple[int, ...], deadline: Deadline, step_of: str) -> Connection:
@@ -149,7 +149,7 @@ def _connect(parent: Engine, ranks: tuple[int, ...], deadline: Deadline, step_of
     connection, failed = parent.connection, None
     with contextlib.ExitStack() as undo:
         try:
-            made = connect(
+            connected = connect(
                 _GroupBootstrap(parent, ranks, deadline, step_of),
                 f"group-{os.urandom(4).hex()}",
                 connection.host,
@@ -157,7 +157,7 @@ def _connect(parent: Engine, ranks: tuple[int, ...], deadline: Deadline, step_of
                 connection.network,
                 quorum=connection.consensus.quorum.rule,
             )
-            undo.callback(made.close)
+            undo.callback(connected.close)
         except Exception as error:
             parent.check()  # if the parent itself failed, all ranks know
             failed = error
@@ -170,7 +170,7 @@ def _connect(parent: Engine, ranks: tuple[int, ...], deadline: Deadline, step_of
             del failed  # it refers to this frame, and that to all that was made
         _check_joined(blobs)
         undo.pop_all()
-    return made
+    return connected
 
 
 def exchange_blobs(parent: Engine, blob: bytes, deadline: Deadline, step_of: str) -> list[bytes]:

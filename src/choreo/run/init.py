@@ -106,9 +106,9 @@ def make_communicator(
     remember_addresses((peer.address for peer in connection.peers), write=is_first_here)
     with contextlib.ExitStack() as undo:
         undo.callback(connection.close)
-        made = Communicator(connection, chooser, timeout_s=timeout_s, codec=codec, setup_s=deadline.left_s)
+        communicator = Communicator(connection, chooser, timeout_s=timeout_s, codec=codec, setup_s=deadline.left_s)
         undo.pop_all()
-    return made
+    return communicator
 
 
 def _shared_chooser(bootstrap: Bootstrap, timeout_s: float, *, several_hosts: bool) -> Chooser:

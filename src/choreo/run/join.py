@@ -79,7 +79,7 @@ def join(
         try:
             left_s = min(admission.join_timeout_s + EXTRA_S, max(deadline.left_s, min(seconds, CONNECT_S)))
             network_here = own_network_config(place, deadline, sealed=sealed)
-            made = connect_and_commit(
+            connected = connect_and_commit(
                 _JoinBootstrap(connection, admission, network_here, left_s), left_s, admission.quorum
             )
             break
@@ -88,9 +88,9 @@ def join(
                 raise JoinError(f"the job at {_format_job(job)} began to admit this process, but: {error}") from None
         finally:
             connection.close()
-    chooser = Chooser.from_json(admission.chooser.encode(), made.world_size)
+    chooser = Chooser.from_json(admission.chooser.encode(), connected.world_size)
     return form_communicator(
-        made, chooser, admission.ranks, timeout_s=admission.timeout_s, codec=objects, retries=RETRIES
+        connected, chooser, admission.ranks, timeout_s=admission.timeout_s, codec=objects, retries=RETRIES
     )
 
 

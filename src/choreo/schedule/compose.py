@@ -49,8 +49,8 @@ def then(first: Schedule, second: Schedule) -> Schedule:
     """
     sized = first.contract.size_per == second.contract.size_per == "vector"
     meet = sized and first.contract.after is second.contract.before is not Layout.EVERYWHERE
-    made = collective_between(first.contract.before, second.contract.after) if meet else None
-    if made is None:
+    composed = collective_between(first.contract.before, second.contract.after) if meet else None
+    if composed is None:
         raise UsageError(
             f"{first.collective} then {second.collective} is no collective: after the first "
             f"{first.contract.after.value}, before the second {second.contract.before.value}"
@@ -65,10 +65,10 @@ def then(first: Schedule, second: Schedule) -> Schedule:
     if not _same_weights(first, second):
         raise UsageError(f"{first!r} and {second!r} cut the vector differently and cannot follow one another")
     body = after(first.body, replace(second.body, rows=_from_work(second)))
-    root = roots.pop() if roots and made.rooted else None
+    root = roots.pop() if roots and composed.rooted else None
     phases = (*_phases(first), *_phases(second))
     return Schedule(
-        made.name,
+        composed.name,
         body,
         root,
         _name(" then ", first, second),
@@ -95,13 +95,13 @@ def after(*parts: Steps) -> Steps:
     starts = np.cumsum([0, *(part.num_steps for part in parts)])
 
     def rows(first: int, last: int) -> Transfers:
-        made = []
+        pieces = []
         for part, start in zip(parts, starts[:-1].tolist(), strict=True):
             low, high = max(first - start, 0), min(last - start, part.num_steps)
             if low < high:
                 piece = part.rows(low, high)
-                made.append(replace(piece, step=piece.step + start))
-        return Transfers.join(made)
+                pieces.append(replace(piece, step=piece.step + start))
+        return Transfers.join(pieces)
 
     return Steps(ranks, chunks, int(starts[-1]), rows)
 
@@ -117,8 +117,8 @@ def beside(*parts: Steps) -> Steps:
     ranks, chunks = _same_size(parts)
 
     def rows(first: int, last: int) -> Transfers:
-        made = [p.rows(min(first, p.num_steps), min(last, p.num_steps)) for p in parts if p.num_steps > first]
-        return Transfers.join(made).by_step()
+        pieces = [p.rows(min(first, p.num_steps), min(last, p.num_steps)) for p in parts if p.num_steps > first]
+        return Transfers.join(pieces).by_step()
 
     return Steps(ranks, chunks, max(part.num_steps for part in parts), rows)
 
@@ -209,8 +209,8 @@ def refined(schedule: Schedule, factor: int) -> Schedule:
     body = schedule.body
 
     def rows(first: int, last: int) -> Transfers:
-        made = body.rows(first, last)
-        return replace(made, chunk=made.chunk * factor, count=made.count * factor)
+        transfers = body.rows(first, last)
+        return replace(transfers, chunk=transfers.chunk * factor, count=transfers.count * factor)
 
     finer = Steps(body.ranks, body.num_chunks * factor, body.num_steps, rows)
     weights = None if schedule.weights is None else np.repeat(schedule.weights, factor)
@@ -237,12 +237,12 @@ def pipelined(schedule: Schedule, segments: int, stride: int | None = None) -> S
     num_steps = schedule.num_steps
 
     def rows(first: int, last: int) -> Transfers:
-        made = []
+        pieces = []
         for index in range(max(0, (first - num_steps) // apart + 1), min(segments, (last - 1) // apart + 1)):
             start = index * apart
             piece = _interleaved(schedule, index, segments).rows(max(first - start, 0), min(last - start, num_steps))
-            made.append(replace(piece, step=piece.step + start))
-        return Transfers.join(made).by_step()
+            pieces.append(replace(piece, step=piece.step + start))
+        return Transfers.join(pieces).by_step()
 
     body = Steps(schedule.members, schedule.num_chunks * segments, num_steps + (segments - 1) * apart, rows)
     weights = schedule.weights
@@ -296,11 +296,13 @@ def _interleaved(schedule: Schedule, index: int, parts: int) -> Steps:
     one_block = a_block == body.num_chunks
 
     def rows(first: int, last: int) -> Transfers:
-        made = body.rows(first, last)
+        transfers = body.rows(first, last)
         if one_block:
-            return replace(made, chunk=made.chunk + index * a_block)
-        made = made.expanded()
-        return replace(made, chunk=(made.chunk // a_block * parts + index) * a_block + made.chunk % a_block)
+            return replace(transfers, chunk=transfers.chunk + index * a_block)
+        transfers = transfers.expanded()
+        return replace(
+            transfers, chunk=(transfers.chunk // a_block * parts + index) * a_block + transfers.chunk % a_block
+        )
 
     return Steps(body.ranks, body.num_chunks * parts, body.num_steps, rows)
 
@@ -329,14 +331,15 @@ def _from_work(schedule: Schedule) -> Callable[[int, int], Transfers]:
     """The rows of a schedule that runs after another: it starts from the work places, not from the inputs."""
 
     def rows(first: int, last: int) -> Transfers:
-        made = schedule.body.rows(first, last)
-        if made.from_input.any():
-            bad = int(np.flatnonzero(made.from_input)[0])
+        transfers = schedule.body.rows(first, last)
+        if transfers.from_input.any():
+            bad = int(np.flatnonzero(transfers.from_input)[0])
             raise ScheduleError(
-                f"{schedule!r} cannot follow another schedule: in its step {made.step[bad]} rank {made.src[bad]} sends "
-                "from its input, which by then is somebody else's; send from the work place instead"
+                f"{schedule!r} cannot follow another schedule: in its step {transfers.step[bad]} "
+                f"rank {transfers.src[bad]} sends from its input, which by then is somebody else's; send from the work "
+                "place instead"
             )
-        return made
+        return transfers
 
     return rows
 

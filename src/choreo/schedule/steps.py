@@ -69,8 +69,8 @@ class Steps:
         """Steps made one at a time: `step(k)` is the moves of step k, and k is a plain number."""
 
         def rows(first: int, last: int) -> Transfers:
-            made = [Transfers.from_moves(np.full((1, 1), k, np.int64), step(k)) for k in range(first, last)]
-            return Transfers.join(made)
+            tables = [Transfers.from_moves(np.full((1, 1), k, np.int64), step(k)) for k in range(first, last)]
+            return Transfers.join(tables)
 
         return Steps(ranks, num_chunks, num_steps, rows)
 

@@ -123,7 +123,7 @@ def kinds(topology: Topology) -> list[list[LinksAlike]]:
     If there are too many different ones to list, each dimension is one group with ranges. Dimensions without links are
     left out.
     """
-    made = []
+    paths = []
     for block in (block for block in topology.blocks if len(block.links)):
         copies = topology.num_devices // block.size
         links = block.links
@@ -137,8 +137,8 @@ def kinds(topology: Topology) -> list[list[LinksAlike]]:
         ]
         if len(rows) > MAX_KINDS:
             rows = [LinksAlike(len(figures) * copies, *(ends(column) for column in figures.T))]
-        made.append(rows[::-1])
-    return made
+        paths.append(rows[::-1])
+    return paths
 
 
 def _distinct(rows: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:

@@ -42,15 +42,15 @@ def options(kind: type, given: Any, timeout: timedelta | None, **fields: Any) ->
     """The options of a call. Python may also give a reduction or a root, and a timeout, instead."""
     if type(given) is kind:
         return given
-    made = kind()
+    converted = kind()
     if isinstance(given, dist.ReduceOp | dist.ReduceOp.RedOpType):
-        made.reduceOp = given
+        converted.reduceOp = given
     if timeout is not None:
-        made.timeout = timeout
+        converted.timeout = timeout
     for name, value in fields.items():
         if value is not None:
-            setattr(made, name, value)
-    return made
+            setattr(converted, name, value)
+    return converted
 
 
 def only(tensors: Any) -> Any:

@@ -75,17 +75,17 @@ def _inner_group(device: str, backend: str, options: Any, backend_options: Any) 
         settings = backend_options if isinstance(backend_options, nccl.Options) else nccl.Options()
         settings._timeout, settings.group_name = options.timeout, options.group_id
         settings.global_ranks_in_group = options.global_ranks_in_group
-        made = nccl(store, rank, size, settings)
+        created = nccl(store, rank, size, settings)
     elif backend == "gloo" and dist.is_gloo_available():
-        kind, made = kinds.GLOO, dist.ProcessGroupGloo(store, rank, size, timeout=options.timeout)
+        kind, created = kinds.GLOO, dist.ProcessGroupGloo(store, rank, size, timeout=options.timeout)
     else:
         raise UsageError(
             f"this torch has no backend {backend} for {device} that could stand beside choreo; name nccl or gloo, "
             "if it was built with them, or choreo"
         )
-    made._set_sequence_number_for_group()
+    created._set_sequence_number_for_group()
     group = dist.ProcessGroup(store, rank, size)
     group._set_default_backend(kind)
-    group._register_backend(torch.device(device), kind, made)
+    group._register_backend(torch.device(device), kind, created)
     group._set_group_name(options.group_id)
     return group

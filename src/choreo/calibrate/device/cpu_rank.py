@@ -133,10 +133,10 @@ def _chain(
     first, gradient = operands.take(*shape, gradient=True), operands.take(*shape)
 
     def call() -> object:
-        made = first
+        result = first
         for _ in range(length):
-            made = operator(made)
-        return torch.autograd.grad(made, first, gradient)
+            result = operator(result)
+        return torch.autograd.grad(result, first, gradient)
 
     return call, 2 * length
 

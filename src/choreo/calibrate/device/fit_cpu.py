@@ -99,8 +99,8 @@ def _products(measured: Sequence[tuple[CpuProbe, float]], operator_s: float) -> 
         return CpuProducts(peak_flops=rate * start_rate, rows=rows, columns=columns, inner=inner)
 
     def residuals(values: Floats) -> Floats:
-        made = curve(values)
-        return np.asarray(np.log(made.time(np.ones_like(m), m, n, k, made.peak_flops) / took))
+        candidate = curve(values)
+        return np.asarray(np.log(candidate.time(np.ones_like(m), m, n, k, candidate.peak_flops) / took))
 
     bounds = ([0.2, 0.0, 0.0, 0.0], [5.0, LONGEST, LONGEST, LONGEST])
     found = least_squares(residuals, [1.0, 4.0, 4.0, 4.0], bounds=bounds, loss="soft_l1", f_scale=SOFT)

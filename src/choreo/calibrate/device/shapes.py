@@ -194,7 +194,7 @@ def _memory_bound(timer: KernelTimer) -> Iterator[MeasuredKernel]:
         weight, bias = timer.random(columns), timer.random(columns)
         indices = torch.randint(0, rows, (rows,), device="cuda")
         # How many times that a kernel reads and writes, and how it is called on two matrices.
-        made: dict[str, tuple[float, Callable[[Any, Any], Callable[[], object]]]] = {
+        kernels: dict[str, tuple[float, Callable[[Any, Any], Callable[[], object]]]] = {
             "copy": (2.0, lambda x, y: partial(y.copy_, x)),
             "add": (3.0, lambda x, y: partial(torch.add, x, y, out=y)),
             "swiglu": (5.0, lambda x, y: lambda: functional.silu(x) * y),
@@ -211,7 +211,7 @@ def _memory_bound(timer: KernelTimer) -> Iterator[MeasuredKernel]:
             "embedding": (2.0, partial(_embedding, functional.embedding, indices)),
         }
         pairs = [(timer.random(rows, columns), timer.random(rows, columns)) for _ in timer.sets(2 * size)]
-        for kind, (times, call) in made.items():
+        for kind, (times, call) in kernels.items():
             time_s = timer.graphed([call(x, y) for x, y in pairs])
             yield MeasuredKernel(kind, rows, columns, 0, "bf16", time_s, 1e-12 * times * size / time_s)
     for elements in (1 << 22, 1 << 26, 1 << 28):

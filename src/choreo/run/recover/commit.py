@@ -52,15 +52,15 @@ def connect_and_commit(bootstrap: JointBootstrap, timeout_s: float, quorum: str)
         lowest = lowest_rank_per_host(bootstrap, timeout_s)
         network = bootstrap.network if len(set(lowest)) > 1 else None
         name, host = secrets.token_hex(6), str(lowest[bootstrap.rank])
-        made = connect(bootstrap, name, host, timeout_s, network, quorum=quorum)
+        connection = connect(bootstrap, name, host, timeout_s, network, quorum=quorum)
     except (OSError, UsageError, RendezvousError) as error:
         bootstrap.give_up(error)
     try:
         bootstrap.commit()
     except BaseException:
-        made.close()
+        connection.close()
         raise
-    return made
+    return connection
 
 
 def own_network_config(job: JobAddress, deadline: Deadline, *, sealed: bool) -> NetworkConfig | None:

@@ -84,9 +84,9 @@ def grow(
                 server.admit(lambda rank: Admission(rank, numbers, deadline.left_s, call_timeout_s, chooser, rule))
             except JoinError as error:
                 bootstrap.error = str(error)
-        made = connect_and_commit(bootstrap, deadline.left_s + EXTRA_S, rule)
+        connection = connect_and_commit(bootstrap, deadline.left_s + EXTRA_S, rule)
     engine.connection.close(GROWN)
-    return made, numbers
+    return connection, numbers
 
 
 def _all_numbers(ranks: tuple[int, ...], wanted: int) -> tuple[int, ...]:

@@ -119,7 +119,7 @@ def shrink(connection: Connection, timeout_s: float = SHRINK_S) -> tuple[Connect
         bootstrap = _SurvivorBootstrap(connection, members, attempt, connect_s)
         name, rule = secrets.token_hex(6), connection.consensus.quorum.rule
         try:
-            made = connect(bootstrap, name, connection.host, connect_s, connection.network, quorum=rule)
+            connected = connect(bootstrap, name, connection.host, connect_s, connection.network, quorum=rule)
         except _AbortedError as error:
             reason, lost = error.why or reason, error.lost
         except CommunicatorClosed:
@@ -136,7 +136,7 @@ def shrink(connection: Connection, timeout_s: float = SHRINK_S) -> tuple[Connect
                 raise _end(connection, excluded_error, f"could not connect anew: {error}") from None
         else:
             connection.close(SHRUNK)
-            return made, members
+            return connected, members
         failed = everyone - set(members) | lost
         if lost:
             began_s = time.monotonic()

@@ -181,11 +181,13 @@ def open_admission(
                 if job.secret is not None:
                     secret, (listener, _) = job.secret, listen(job.address, job.port)
                 else:
-                    with ExitStack() as made:
-                        listener = made.enter_context(socket.create_server((LOOPBACK, 0), backlog=socket.SOMAXCONN))
+                    with ExitStack() as resources:
+                        listener = resources.enter_context(
+                            socket.create_server((LOOPBACK, 0), backlog=socket.SOMAXCONN)
+                        )
                         port = listener.getsockname()[1]
-                        secret = made.enter_context(publish(_published_name(job), LOOPBACK, port, deadline))
-                        stack.enter_context(made.pop_all())
+                        secret = resources.enter_context(publish(_published_name(job), LOOPBACK, port, deadline))
+                        stack.enter_context(resources.pop_all())
                 break
             except AlreadyPublishedError as error:
                 reason = f"another job of yours admits processes there (pid {error.record.pid})"

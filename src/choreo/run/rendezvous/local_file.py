@@ -110,11 +110,11 @@ def find_published(job: str) -> CoordinatorRecord:
 
 def write_private(directory: int, name: str, content: bytes) -> os.stat_result:
     """A new file that only this user can read."""
-    made = os.open(name, _CREATE, 0o600, dir_fd=directory)
-    with os.fdopen(made, "wb", buffering=0) as file:
-        os.fchmod(made, 0o600)  # whatever the umask
+    descriptor = os.open(name, _CREATE, 0o600, dir_fd=directory)
+    with os.fdopen(descriptor, "wb", buffering=0) as file:
+        os.fchmod(descriptor, 0o600)  # whatever the umask
         file.write(content)
-        return os.fstat(made)
+        return os.fstat(descriptor)
 
 
 def _name(job: str) -> str:

@@ -75,11 +75,11 @@ class TcpConnections:
 
     _made: dict[tuple[int, int], AuthenticatedSocket] = field(default_factory=dict)  # by rank, and which of its
 
-    def add(self, rank: int, which: int, made: AuthenticatedSocket) -> bool:
+    def add(self, rank: int, which: int, connection: AuthenticatedSocket) -> bool:
         """Add a connection; False if there is one already, or none like it."""
         if which > STREAMS or (rank, which) in self._made:
             return False
-        self._made[rank, which] = made
+        self._made[rank, which] = connection
         return True
 
     @property
@@ -144,11 +144,11 @@ class PeerListener:
         try:
             for peer, port in zip(peers, ports, strict=True):
                 for which in range(STREAMS + 1) if peer.rank < me.rank else ():
-                    made = dial_peer(peer, port, key, end_s)
-                    lower.add(peer.rank, which, made)
-                    tune(made.socket, self._timeout_s)
-                    made.socket.sendall(made.writer.seal(FrameKind.JOIN, _CLIENT.pack(me.rank, which)))
-                    made.socket.setblocking(False)
+                    connection = dial_peer(peer, port, key, end_s)
+                    lower.add(peer.rank, which, connection)
+                    tune(connection.socket, self._timeout_s)
+                    connection.socket.sendall(connection.writer.seal(FrameKind.JOIN, _CLIENT.pack(me.rank, which)))
+                    connection.socket.setblocking(False)
         except OSError as error:
             lower.close()
             raise connection_lost(peer, error) from None

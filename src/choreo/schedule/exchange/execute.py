@@ -31,7 +31,7 @@ class Value:
     once: int
     twice: int
     parts: frozenset[int]
-    made: int = -1
+    writer: int = -1
     bad: str = ""
     kind: str = ""
 
@@ -134,7 +134,7 @@ def _values(program: Program, order: list[int]) -> Execution:
     run = Execution(held)
     for number in order:
         instruction = program.instructions[number]
-        made = []
+        written = []
         known: dict[tuple[int, ...], Value] = {}  # a value that is put into several places is made once
         for target, sources in instruction.moves:
             if sources not in known:
@@ -144,8 +144,8 @@ def _values(program: Program, order: list[int]) -> Execution:
             held_there = program.places[target].rank
             if held_there != instruction.rank:
                 value = _cross(run, value, number, target, held_there)
-            made.append((target, value))
-        for target, value in made:
+            written.append((target, value))
+        for target, value in written:
             held[target] = value
             run.writers[target] = number
     return run
@@ -206,7 +206,7 @@ def _wrong(program: Program, run: Execution, place: int, wanted: int) -> ProofEr
         return ProofError(f"{end}: {written}", kind="missing", step=0, rank=where.rank, chunk=chunk)
     if value.bad:
         contributor = _first(value.twice) if value.twice else None
-        at = program.instructions[value.made]
+        at = program.instructions[value.writer]
         return proof_error_at(at, value.kind, f"{value.bad}; {end}", chunk, contributor)
     at = program.instructions[run.writers[place]]
     if value.chunk != chunk:

@@ -82,7 +82,7 @@ def lay_out(schedule: Schedule, most: int) -> Layout:
     """Place a schedule's chunks, and cut its transfers into runs of at most `most` chunks."""
     program = Program(schedule.collective, schedule.ranks, schedule.num_chunks, "", schedule.root)
     buffers = Buffers(program, in_place=False)
-    made = Layout(schedule, input_chunks=buffers.input_chunks, output_chunks=buffers.output_chunks, most=most)
+    layout = Layout(schedule, input_chunks=buffers.input_chunks, output_chunks=buffers.output_chunks, most=most)
     inputs: list[dict[int, Cell]] = [{} for _ in range(schedule.ranks)]
     homes: list[dict[int, Cell]] = [{} for _ in range(schedule.ranks)]
     for lie, places in ((inputs, program.given), (homes, program.due)):
@@ -97,21 +97,21 @@ def lay_out(schedule: Schedule, most: int) -> Layout:
             homes[rank][chunk] = Cell("s", scratch)
             scratch += 1
         # If the work place does not overlap the input, the input is never overwritten.
-        made.saves.append([])
+        layout.saves.append([])
         for chunk in sorted(c for c in saved[rank] if homes[rank][c].buffer == "o"):
-            made.saves[rank].append((chunk, inputs[rank][chunk], Cell("s", scratch)))
+            layout.saves[rank].append((chunk, inputs[rank][chunk], Cell("s", scratch)))
             scratch += 1
-        made.scratch.append(scratch)
-    copies = [{chunk: cell for chunk, _, cell in saves} for saves in made.saves]
+        layout.scratch.append(scratch)
+    copies = [{chunk: cell for chunk, _, cell in saves} for saves in layout.saves]
     cells = _Cells(inputs, copies, homes, [dict(own) for own in inputs])
     for rows in steps:
-        made.messages.extend(_joined(list(_chunks(schedule, rows, cells)), most))
+        layout.messages.extend(_joined(list(_chunks(schedule, rows, cells)), most))
     for rank in range(schedule.ranks):
         due = sorted((chunk, cell) for chunk, cell in homes[rank].items() if cell.buffer == "o")
         now = cells.now[rank]
         left = [(chunk, now[chunk], cell) for chunk, cell in due if now.get(chunk, cell).buffer == "i"]
-        made.leaves.append(left)
-    return made
+        layout.leaves.append(left)
+    return layout
 
 
 def _needs(steps: list[Transfers], ranks: int) -> tuple[list[set[int]], list[set[int]]]:
@@ -161,14 +161,14 @@ def _chunks(schedule: Schedule, rows: Transfers, cells: _Cells) -> Iterator[Mess
 
 def _joined(chunks: list[Message], most: int) -> list[Message]:
     """Messages of neighbouring chunks as one, where they are neighbours at both ends."""
-    made: list[Message] = []
+    messages: list[Message] = []
     for chunk in chunks:
-        last = made[-1] if made else None
+        last = messages[-1] if messages else None
         if last is not None and last.count < most and _goes_on(last, chunk):
             last.count += 1
         else:
-            made.append(chunk)
-    return made
+            messages.append(chunk)
+    return messages
 
 
 def _goes_on(last: Message, message: Message) -> bool:

@@ -194,18 +194,18 @@ class _Recovery:
         for here in self.values:
             writers: list[int] = []
             for before, parts, new in self._changes(here):
-                made = [message[x] for x in new]
+                writes = [message[x] for x in new]
                 if new[0] in self.stores:
                     for writer in writers:
-                        order.strictly(writer, made[0])
-                    for other in made[1:]:
-                        order.strictly(made[0], other)
-                for writer in made:
+                        order.strictly(writer, writes[0])
+                    for other in writes[1:]:
+                        order.strictly(writes[0], other)
+                for writer in writes:
                     for reader in readers[here, before] if before != JUST_OWN else ():
                         order.not_after(reader, writer)
                     for reader in readers[here, parts]:
                         order.strictly(writer, reader)
-                writers = made
+                writers = writes
 
     def schedule(self, steps: list[int], file_bytes: int) -> Schedule:
         """The schedule with these steps."""

@@ -52,19 +52,19 @@ def unfolded(graph: ExecutionGraph) -> FoldedGraph:
     """A graph in which each rank stands for itself."""
     nodes = nodes_by_call(graph)
     first = [node[0] for node in nodes]
-    made: dict[int, Members] = {}
+    known: dict[int, Members] = {}
     members = []
     for one in first:
         if graph.kind[one] == NodeKind.COLLECTIVE:
             number = int(graph.group[one])
-            if number not in made:
+            if number not in known:
                 ranks = np.array([graph.groups[number]], np.int64)
-                made[number] = Members(ranks, np.arange(ranks.size).reshape(1, -1))
+                known[number] = Members(ranks, np.arange(ranks.size).reshape(1, -1))
         else:
             number = -1 - int(graph.rank[one]) * graph.ranks - int(graph.peer[one])
-            if number not in made:
-                made[number] = Members(np.array([[graph.rank[one], graph.peer[one]]]), np.array([[0, 1]]))
-        members.append(made[number])
+            if number not in known:
+                known[number] = Members(np.array([[graph.rank[one], graph.peer[one]]]), np.array([[0, 1]]))
+        members.append(known[number])
     channel = [int(graph.group[one]) if graph.kind[one] == NodeKind.COLLECTIVE else -1 for one in first]
     return FoldedGraph(graph, np.arange(graph.ranks), nodes, members, channel)
 

@@ -98,7 +98,7 @@ class Folding:
         sizes = np.bincount(bundle, minlength=len(real))  # groups of each call
         edges = np.searchsorted(call[by_bundle], np.arange(len(real) + 1)).tolist()
         members, lists, channel = [], [], []
-        made: dict[tuple[int, bytes, bytes], Members] = {}
+        known: dict[tuple[int, bytes, bytes], Members] = {}
         for nth, groups in enumerate(sizes.tolist()):
             those = by_bundle[edges[nth] : edges[nth + 1]]
             ours, place = np.unique(folded[those], return_inverse=True)
@@ -108,9 +108,9 @@ class Folding:
                 ours, place = folded[those[:2]], np.tile((0, 1), groups)
             ranks = graph.rank[those].reshape(groups, -1)
             key = groups, ranks.tobytes(), place.tobytes()
-            if key not in made:
-                made[key] = Members(ranks, place.reshape(groups, -1))
-            members.append(made[key])
+            if key not in known:
+                known[key] = Members(ranks, place.reshape(groups, -1))
+            members.append(known[key])
             lists.append(ours.tolist())
             channel.append(-1 if message else int(graph.group[those].min()))
         folded_graph = FoldedGraph(self._subgraph(kept, number, call), stands_in, lists, members, channel)

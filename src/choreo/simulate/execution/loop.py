@@ -104,7 +104,7 @@ class _Loop:
         self.arrived: dict[int, float] = {}  # when a message arrived whose receiver was not ready
         self.complete = 0
         self.events: list[tuple[float, int, int, int, int]] = []
-        self.made = self.done = 0
+        self.pushed = self.done = 0
 
     def run(self) -> Times:
         for node in np.flatnonzero(np.diff(self.graph.offsets) == 0).tolist():
@@ -141,8 +141,8 @@ class _Loop:
         )
 
     def _push(self, time_s: float, what: int, which: int, version: int = 0) -> None:
-        self.made += 1
-        heapq.heappush(self.events, (time_s, self.made, what, which, version))
+        self.pushed += 1
+        heapq.heappush(self.events, (time_s, self.pushed, what, which, version))
 
     def _ready(self, node: int, now_s: float, cause: int) -> None:
         self.ready_s[node] = now_s

@@ -69,13 +69,13 @@ class Rule:
             return build(collective, name, ranks, root=root)
         if name == "nccl":
             return self._by_nccl(collective, devices, size_bytes, root)
-        made = _buildable(collective, ranks, root, sorted(known))
+        schedules = _buildable(collective, ranks, root, sorted(known))
         if name == "cheapest":
             link = self._slowest_link(devices)
-            costs = [price(one, size_bytes, link).total_s for one in made]
+            costs = [price(one, size_bytes, link).total_s for one in schedules]
         else:
-            costs = [self._simulated_s(one, devices, size_bytes) for one in made]
-        return made[int(np.argmin(costs))]
+            costs = [self._simulated_s(one, devices, size_bytes) for one in schedules]
+        return schedules[int(np.argmin(costs))]
 
     def _by_nccl(self, collective: str, devices: tuple[int, ...], size_bytes: float, root: int | None) -> Schedule:
         """The schedule of NCCL's choice; collectives that NCCL implements with sends have none."""
@@ -85,9 +85,9 @@ class Rule:
         chosen = nccl_choice(collective, size_bytes, system_of(self.topology, devices)).algorithm
         if chosen not in OF_NCCL and "in_network" in known:
             with contextlib.suppress(RefusedError, UsageError):
-                made = build(collective, "in_network", len(devices), root=root)
-                switch_nodes(made, np.array(devices), self.topology)
-                return made
+                schedule = build(collective, "in_network", len(devices), root=root)
+                switch_nodes(schedule, np.array(devices), self.topology)
+                return schedule
         name = OF_NCCL.get(chosen, "ring")
         return build(collective, name if name in known else "ring", len(devices), root=root)
 

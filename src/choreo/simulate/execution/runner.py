@@ -69,9 +69,9 @@ class Runner:
         Without `fold` each rank is a class.
         """
         stands_in = workload.classes() if fold else np.arange(len(self.devices))
-        while (made := workload.fold(stands_in)) is not None:
+        while (folded := workload.fold(stands_in)) is not None:
             try:
-                return made[0], *self.run(*made)
+                return folded[0], *self.run(*folded)
             except Asymmetry as found:
                 stands_in = workload.classes(apart(stands_in, *self._distinguish(found)))
         return None

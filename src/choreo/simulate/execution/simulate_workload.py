@@ -106,9 +106,9 @@ def replay(graph: ExecutionGraph) -> WorkloadSimulation:
     unused = np.zeros(len(network.links))
     folding = Folding(graph, durations)
     with contextlib.suppress(TraceError):  # unfolded, it says which rank waits for which
-        made = folding.fold(folding.classes())
-        if made is not None:
-            times = folding.expand(_replayed(*made, network))
+        folded = folding.fold(folding.classes())
+        if folded is not None:
+            times = folding.expand(_replayed(*folded, network))
             return WorkloadSimulation(graph, network, times, unused, unused)
     return WorkloadSimulation(graph, network, _replayed(unfolded(graph), durations, network), unused, unused)
 

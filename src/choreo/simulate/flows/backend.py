@@ -17,8 +17,8 @@ def core_type(compiled: bool | None = None) -> Callable[..., Core]:
         return _twin()
     core = import_compiled("choreo.simulate.flows._core")
     if core is not None:
-        made: Callable[..., Core] = core.Core
-        return made
+        core_class: Callable[..., Core] = core.Core
+        return core_class
     if compiled:
         raise UsageError("the compiled simulator is missing; install a C compiler and reinstall choreo")
     warn_missing("simulator", "using the Python one, 10 to 250 times slower")

@@ -16,8 +16,8 @@ def core_type(compiled: bool | None = None) -> Callable[..., Core]:
     if not (compiled is False or (compiled is None and prefers_python())):
         core = import_compiled("choreo.simulate.packets._core")
         if core is not None:
-            made: Callable[..., Core] = core.Core
-            return made
+            core_class: Callable[..., Core] = core.Core
+            return core_class
         if compiled:
             raise UsageError("the compiled packet simulator is missing; install a C compiler and reinstall choreo")
         warn_missing("packet simulator", "using the Python one, about 100 times slower")

@@ -76,9 +76,9 @@ def feed_by_steps(job: Placed, topology: Topology, make_core: Callable[..., Core
     keys, reach, count, sent = [], [], 0, np.zeros(len(job.node))
     for rows in job.schedule.blocks():
         keys.append(_pairs(first, topology, columns := row_columns(job, rows)))
-        made, least = first.reach(columns, not _costs(topology), one_port)
+        messages, least = first.reach(columns, not _costs(topology), one_port)
         reach.append(least)
-        count += made
+        count += messages
         sent += np.bincount(columns[1], columns[5], len(sent))
     del first
     # A block must come no later than those after it.

@@ -79,7 +79,7 @@ class Checkpoints:
             )
         except CheckpointException as error:
             raise TrainingError(f"the checkpoint {shown(path)} cannot be read: {_reason(error)}") from None
-        for optimizer in self.trainer.optimizer.made:
+        for optimizer in self.trainer.optimizer.optimizers:
             if isinstance(optimizer, ZeroOptimizer):
                 optimizer.take_share()
         if self.rank == 0:

@@ -94,7 +94,7 @@ def held_by(trainer: Trainer, steps: int) -> dict[str, Chunks]:
     found: dict[str, Chunks] = {}
     for parameter in trainer.parameters:
         _add(found, "parameter", parameter, parameter, trainer)
-    for optimizer in trainer.optimizer.made:
+    for optimizer in trainer.optimizer.optimizers:
         if isinstance(optimizer, ZeroOptimizer):
             state = state_of(optimizer.adam, optimizer.share, steps)
             for name in MOMENTS:

@@ -68,11 +68,11 @@ class Builder:
         if cut >= 0 and parts > 1:
             start, size = share(shape[cut], parts, self.mesh.index[axis])
             values, piece = values.narrow(cut, start, size).clone(), Piece(name, shape, cut, start, size)
-        made = nn.Parameter(values.to(self.mesh.device))
-        made.piece = piece
+        parameter = nn.Parameter(values.to(self.mesh.device))
+        parameter.piece = piece
         if self.sequence_parallel and cut < 0 and not alike:
-            made.summed = self.tp
-        return made
+            parameter.summed = self.tp
+        return parameter
 
 
 def share(size: int, parts: int, index: int) -> tuple[int, int]:

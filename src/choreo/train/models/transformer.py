@@ -54,8 +54,8 @@ class Stage(nn.Module):
                 self.head = make.make("head", shape, std=STD, cut=0)
             if model.head_bias:
                 self.head_bias = make.make("head.bias", (model.vocab,), cut=0)
-        made = range(model.mtp_layers if self.last else 0)
-        self.further = nn.ModuleDict({str(k): FurtherToken(make, model, k, recompute) for k in made})
+        depths = range(model.mtp_layers if self.last else 0)
+        self.further = nn.ModuleDict({str(k): FurtherToken(make, model, k, recompute) for k in depths})
 
     def forward(self, x: Tensor, further: Tensor | None = None) -> Tensor:
         """Tokens or activations in, activations or logits out.

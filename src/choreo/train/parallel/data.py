@@ -113,31 +113,31 @@ class Optimizers:
     def __init__(self, parameters: list[Tensor], mesh: Mesh, lr: float) -> None:
         options = adamw_options(lr)
         replicas = mesh.size("replicas")
-        self.made: list[Any] = []
+        self.optimizers: list[Any] = []
         whole = parameters
         if mesh.plan.zero == 1 and replicas > 1:
             whole = []
             for alone, axis in ((False, "replicas"), (True, "edp")):
                 some = [parameter for parameter in parameters if _alone(parameter) is alone]
                 if some and mesh.group(axis) is not None:
-                    self.made.append(ZeroOptimizer(some, mesh.group(axis), replicas, **options))
+                    self.optimizers.append(ZeroOptimizer(some, mesh.group(axis), replicas, **options))
                 else:
                     whole += some
         # One for the parameters that fully_shard has cut and one for those it has not: they do not mix.
         for cut in (False, True):
-            some = [one for one in whole if hasattr(one, "to_local") is cut]
+            some = [parameter for parameter in whole if hasattr(parameter, "to_local") is cut]
             if some:
                 adam = torch.optim.AdamW(some, **options)
                 for parameter in some:
                     state_of(adam, parameter)
-                self.made.append(adam)
+                self.optimizers.append(adam)
 
     def zero_grad(self) -> None:
         """Drop the gradients."""
-        for one in self.made:
-            one.zero_grad()
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
 
     def step(self) -> None:
         """Update the parameters."""
-        for one in self.made:
-            one.step()
+        for optimizer in self.optimizers:
+            optimizer.step()

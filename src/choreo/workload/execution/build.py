@@ -141,8 +141,8 @@ class GraphBuilder:
         number = np.full((ranks, len(before) + 1), -1, np.int64)  # of the group at a rank; the last is that of no group
         for at, group in enumerate(before):
             instead, of_rank = groups[group]
-            made = [self._groups.setdefault(one, len(self._groups)) for one in instead]
-            number[:, at] = np.array(made, np.int64)[of_rank]
+            numbers = [self._groups.setdefault(one, len(self._groups)) for one in instead]
+            number[:, at] = np.array(numbers, np.int64)[of_rank]
         ints = np.tile(np.array(self._ints, np.int64).reshape(-1, len(_INTS)), (ranks, 1))
         rank, called = (ints[:, _INTS.index(name)] for name in ("rank", "group"))
         rank[:] = np.repeat(np.arange(ranks), count)

@@ -58,9 +58,9 @@ def _match_collectives(groups: Sequence[tuple[int, ...]], columns: Mapping[str, 
     total = int(mine.max()) + 1
     first = np.full(total, len(call), np.int64)
     np.minimum.at(first, mine, nodes)
-    made = np.bincount(mine, minlength=total)
+    counts = np.bincount(mine, minlength=total)
     wanted = sizes[columns["group"][first]]
-    short = np.flatnonzero(made != wanted)
+    short = np.flatnonzero(counts != wanted)
     if len(short):
         node = int(first[short[0]])
         there = set(rank[mine == short[0]].tolist())

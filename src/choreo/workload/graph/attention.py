@@ -33,10 +33,10 @@ def attention(block: LayerBuilder, given: str) -> str:
         build.weight("attention_sinks", (("heads", model.heads),), tp="heads")
     weight = build.weight("attention_out.weight", (inner, block.hidden[-1]), tp="heads")
     bias = [build.weight("attention_out.bias", block.hidden[-1:])] if model.bias and block.tp == 1 else []
-    (made,) = build.matmul(
+    (output,) = build.matmul(
         "attention_out", mixed, [weight], [("attention_out", block.hidden)], want=block.whole, bias=bias
     )
-    return made
+    return output
 
 
 def _keys(block: LayerBuilder) -> int:
@@ -66,7 +66,7 @@ def _head_norm(block: LayerBuilder, name: str, dims: Dims) -> str:
     else:
         weights = [build.weight(f"{name}_norm.{part}", (("head_features", model.head_dim),)) for part in parts]
     statistics = (f"{name}_norm.statistics", (*dims[:-1], ("heads", dims[-1][1] / model.head_dim)), 4.0)
-    (made,) = build.operator(
+    (output,) = build.operator(
         f"{name}_norm",
         "norm",
         [name],
@@ -75,7 +75,7 @@ def _head_norm(block: LayerBuilder, name: str, dims: Dims) -> str:
         saves=[name, statistics[0]],
         states=[statistics],
     )
-    return made
+    return output
 
 
 def _rotated(block: LayerBuilder, queries: str, keys: str) -> tuple[str, str]:
@@ -132,7 +132,7 @@ def _rank_norm(block: LayerBuilder, name: str, dims: Dims) -> str:
     build = block.build
     weight = build.weight(f"{name}_norm.weight", dims[-1:])
     statistics = (f"{name}_norm.statistics", dims[:-1], 4.0)
-    (made,) = build.operator(
+    (output,) = build.operator(
         f"{name}_norm",
         "norm",
         [name],
@@ -142,7 +142,7 @@ def _rank_norm(block: LayerBuilder, name: str, dims: Dims) -> str:
         saves=[name, statistics[0]],
         states=[statistics],
     )
-    return made
+    return output
 
 
 class _Core:
@@ -180,7 +180,7 @@ def _flash(block: LayerBuilder, core: _Core) -> str:
         visible, whole = model.seen_keys(seq, windowed=True) + EDGES, False
     products = core.batch * core.heads
     width = model.query_dim + model.value_dim
-    (made,) = build.operator(
+    (output,) = build.operator(
         "attention",
         "attention",
         core.names,
@@ -196,7 +196,7 @@ def _flash(block: LayerBuilder, core: _Core) -> str:
         kv_heads=build.tensors[core.names[1]].local("heads", build.mesh, core.wants[1]) / model.query_dim,
         causal=whole,
     )
-    return made
+    return output
 
 
 def _unfused(block: LayerBuilder, core: _Core) -> str:
@@ -230,7 +230,7 @@ def _unfused(block: LayerBuilder, core: _Core) -> str:
         (odds,) = build.operator(
             "core_dropout", "dropout", [odds], [("dropped_odds", square)], saves=[mask[0]], states=[mask]
         )
-    (made,) = build.operator(
+    (output,) = build.operator(
         "core_context",
         "matmul",
         [odds, values],
@@ -240,4 +240,4 @@ def _unfused(block: LayerBuilder, core: _Core) -> str:
         how=core.how,
         shape=(core.rows, model.value_dim, seq, products),
     )
-    return made
+    return output

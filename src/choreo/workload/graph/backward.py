@@ -87,14 +87,14 @@ class _Tape:
         mesh, tensor = self.graph.mesh, self.tensor(at)
         root = self.root(name)
         for move in reshard(tensor.sharding, after):
-            made = self.add(f"{at if at in self.tensors else name}:{move.kind}", tensor, move.after)
+            resharded = self.add(f"{at if at in self.tensors else name}:{move.kind}", tensor, move.after)
             size = tensor.bytes(mesh, move.after if move.kind == "all_gather" else move.before)
             ranks = math.prod(mesh[axis] for axis in move.axes)
             how = self._how.get(root, "")
             self.nodes.append(
-                CollectiveOp(made, move.kind, move.axes, ranks, size, root, (at,), (made,), "backward", how)
+                CollectiveOp(resharded, move.kind, move.axes, ranks, size, root, (at,), (resharded,), "backward", how)
             )
-            at = made
+            at = resharded
         return at
 
     def kept(self, node: Operator, index: int) -> str:
@@ -122,21 +122,21 @@ class _Tape:
     def _sum(self, name: str, sharding: Sharding, gradients: list[str]) -> str:
         if len(gradients) == 1:
             return gradients[0]
-        made = self.add(f"d({name}):sum", self.graph.tensors[name], sharding)
-        read, written = self.bytes(*gradients), self.bytes(made)
+        total = self.add(f"d({name}):sum", self.graph.tensors[name], sharding)
+        read, written = self.bytes(*gradients), self.bytes(total)
         self.nodes.append(
             Operator(
-                made,
+                total,
                 "elementwise",
                 tuple(gradients),
-                (made,),
+                (total,),
                 phase="dgrad",
                 bytes_read=read,
                 bytes_written=written,
                 sums=True,
             )
         )
-        return made
+        return total
 
     def flush(self) -> None:
         """Append the deferred wgrads."""
@@ -151,9 +151,9 @@ class _Tape:
             return None
         sharding = dual(node.needs[index], node.divided)
         root = self.root(used)
-        made = self.add(f"d({root})", tensor, sharding)
-        self.give(root, sharding, made)
-        return made
+        gradient = self.add(f"d({root})", tensor, sharding)
+        self.give(root, sharding, gradient)
+        return gradient
 
     def weight_gradients(self, node: Operator) -> tuple[str, ...]:
         """Tensors for the gradients of its weights: terms of a sum over every axis that divides the work."""
@@ -167,9 +167,9 @@ def _differentiate(tape: _Tape, node: Operator, gradients: list[str]) -> None:
     elif node.kind == "matmul":
         _product(tape, node, gradients)
     elif node.kind == "embedding":
-        made = tape.weight_gradients(node)
+        weights = tape.weight_gradients(node)
         moved = tape.bytes(*gradients)
-        tape.late.append(_like(node, "wgrad", gradients, made, bytes_read=2 * moved, bytes_written=moved))
+        tape.late.append(_like(node, "wgrad", gradients, weights, bytes_read=2 * moved, bytes_written=moved))
     elif node.sums:
         _pass_through(tape, node, gradients)
     else:
@@ -215,18 +215,18 @@ def _product_by_weights(tape: _Tape, node: Operator, gradients: list[str]) -> No
     used = tape.kept(node, 0)
     coming = tape.bytes(*gradients)
     weighing = tape.bytes(*node.weights)
-    if made := tape.gradient_of(node, 0):
+    if output := tape.gradient_of(node, 0):
         shape = (node.m, node.k, node.n)
         tape.nodes.append(
             _like(
                 node,
                 "dgrad",
                 gradients,
-                (made,),
+                (output,),
                 shape,
                 flops=node.flops,
                 bytes_read=coming + weighing,
-                bytes_written=tape.bytes(made),
+                bytes_written=tape.bytes(output),
             )
         )
     tape.late.append(
@@ -248,18 +248,18 @@ def _product(tape: _Tape, node: Operator, gradients: list[str]) -> None:
     used = [tape.kept(node, 0), tape.kept(node, 1)]
     coming = tape.bytes(*gradients)
     for index, shape in ((0, (node.m, node.k, node.n)), (1, (node.k, node.n, node.m))):
-        if made := tape.gradient_of(node, index):
+        if output := tape.gradient_of(node, index):
             other = used[1 - index]
             tape.nodes.append(
                 _like(
                     node,
                     "dgrad",
                     [*gradients, other],
-                    (made,),
+                    (output,),
                     shape,
                     flops=node.flops,
                     bytes_read=coming + tape.bytes(other),
-                    bytes_written=tape.bytes(made),
+                    bytes_written=tape.bytes(output),
                 )
             )
 
@@ -272,10 +272,15 @@ def _pass_through(tape: _Tape, node: Operator, gradients: list[str]) -> None:
         if tape.graph.tensors[used].role not in NO_GRADIENT:
             tape.give(tape.root(used), sharding, gradient)
     if node.weights:
-        made = tape.weight_gradients(node)
+        outputs = tape.weight_gradients(node)
         tape.late.append(
             _like(
-                node, "wgrad", gradients, made, bytes_read=tape.bytes(gradient), bytes_written=tape.bytes(*node.weights)
+                node,
+                "wgrad",
+                gradients,
+                outputs,
+                bytes_read=tape.bytes(gradient),
+                bytes_written=tape.bytes(*node.weights),
             )
         )
 
@@ -286,7 +291,7 @@ def _other(tape: _Tape, node: Operator, gradients: list[str]) -> None:
     for save in node.saves:
         index = next((i for i, used in enumerate(node.inputs) if tape.root(used) == tape.root(save)), None)
         kept.append(save if index is None else tape.kept(node, index))
-    made = tuple(name for index in range(len(node.inputs)) if (name := tape.gradient_of(node, index)) is not None)
+    outputs = tuple(name for index in range(len(node.inputs)) if (name := tape.gradient_of(node, index)) is not None)
     weights = tape.weight_gradients(node)
     attention = node.kind == "attention"
     tape.nodes.append(
@@ -294,10 +299,10 @@ def _other(tape: _Tape, node: Operator, gradients: list[str]) -> None:
             node,
             "dgrad",
             [*gradients, *kept],
-            (*made, *weights),
+            (*outputs, *weights),
             (node.m, node.n, node.k) if attention else (0, 0, 0),
             flops=ATTENTION_BACKWARD * node.flops if attention else 0.0,
             bytes_read=tape.bytes(*gradients, *kept),
-            bytes_written=tape.bytes(*made, *weights),
+            bytes_written=tape.bytes(*outputs, *weights),
         )
     )

@@ -69,18 +69,22 @@ class Builder:
         at = kept = name
         gathered = False
         for move in reshard(tensor.sharding, sharding):
-            made = f"{name}:{move.kind}" + (f"-{''.join(move.axes)}" if f"{name}:{move.kind}" in self.tensors else "")
+            resharded = f"{name}:{move.kind}" + (
+                f"-{''.join(move.axes)}" if f"{name}:{move.kind}" in self.tensors else ""
+            )
             before, after = tensor.bytes(self.mesh, move.before), tensor.bytes(self.mesh, move.after)
-            self._add(Tensor(made, tensor.dims, move.after, tensor.item_bytes, tensor.role))
+            self._add(Tensor(resharded, tensor.dims, move.after, tensor.item_bytes, tensor.role))
             ranks = 1
             for axis in move.axes:
                 ranks *= self.mesh[axis]
             size = after if move.kind == "all_gather" else before
-            self.nodes.append(CollectiveOp(made, move.kind, move.axes, ranks, size, name, (at,), (made,), how=how))
+            self.nodes.append(
+                CollectiveOp(resharded, move.kind, move.axes, ranks, size, name, (at,), (resharded,), how=how)
+            )
             gathered = gathered or move.kind == "all_gather"
-            at = made
+            at = resharded
             if not (gathered and self.regather):
-                kept = made
+                kept = resharded
         if at == name:  # only slices, which are no copies
             at = kept = self._add(Tensor(f"{name}:slice", tensor.dims, sharding, tensor.item_bytes, tensor.role))
             self.nodes.append(Operator(at, "slice", (name,), (at,), needs=(tensor.sharding,)))
@@ -96,7 +100,7 @@ class Builder:
         *,
         want: Sharding | Sequence[Sharding] | None = None,
         weights: Sequence[str] = (),
-        made: Sharding | None = None,
+        output_sharding: Sharding | None = None,
         saves: Sequence[str] = (),
         states: Sequence[tuple[str, Dims, float]] = (),
         keep_partial: bool = False,
@@ -110,7 +114,7 @@ class Builder:
         """Add an operator and the collectives that its inputs need; returns the names of its outputs.
 
         `want` is the sharding of the inputs unless weights determine it (default: as they are, partial sums reduced).
-        `saves` are names of inputs, outputs or states. `made` overrides the sharding of the outputs.
+        `saves` are names of inputs, outputs or states. `output_sharding` overrides the sharding of the outputs.
         """
         weighing = [self.tensors[weight] for weight in weights]
         cut_weights = dict.fromkeys(weight.sharding for weight in weighing if weight.sharding.states)
@@ -121,10 +125,10 @@ class Builder:
         sources = (*needs, *cut_weights)
         names = []
         for output, dims in outputs:
-            sharding = made or propagate(sources, dims)
+            sharding = output_sharding or propagate(sources, dims)
             names.append(self._add(Tensor(output, dims, sharding, item_bytes or self.item_bytes, role)))
         divided = frozenset(axis for source in sources for axis, _ in source.states)
-        if made:  # rows got new names: every axis that cut the old ones cuts the new
+        if output_sharding:  # rows got new names: every axis that cut the old ones cuts the new
             divided = frozenset(axis for need in needs for axis in need.partial)
         for state, dims, width in states:
             kept[state] = self.state(state, dims, propagate(sources, dims), width, "mask" if width == 1 else "state")

@@ -108,15 +108,15 @@ def _graph(net: ConvNet, plan: Plan) -> Graph:
         part = row.name.rsplit(".", 1)[-1]
         if part == "reduce":
             shortcut = at
-        made = _convolved(build, row, shortcut if part == "shortcut" else at, batch, cut)
+        output = _convolved(build, row, shortcut if part == "shortcut" else at, batch, cut)
         if part == "shortcut":
-            shortcut = made
+            shortcut = output
         elif part == "expand":
-            at = made
+            at = output
             if f"{row.name.removesuffix('expand')}shortcut" in {other.name for other in net.table()}:
                 continue
         else:
-            at = _pointwise(build, f"{row.name}.relu", [made], keeps=True)
+            at = _pointwise(build, f"{row.name}.relu", [output], keeps=True)
             if row.name == "stem":
                 at = _pooled(build, at, row, batch)
             continue
@@ -143,7 +143,7 @@ def _convolved(build: Builder, row: Convolution, given: str, batch: tuple[str, f
     kernel = (("taps", row.channels_in * row.kernel**2), ("channels", row.channels_out))
     weight = build.weight(f"{row.name}.weight", kernel)
     pixels = batch[1] / build.mesh["dp"] * row.side**2
-    (made,) = build.operator(
+    (output,) = build.operator(
         row.name,
         "matmul",
         [given],
@@ -155,19 +155,19 @@ def _convolved(build: Builder, row: Convolution, given: str, batch: tuple[str, f
     )
     scale = [build.weight(f"{row.name}.norm.{part}", dims[-1:]) for part in ("weight", "bias")]
     (normed,) = build.operator(
-        f"{row.name}.norm", "norm", [made], [(f"{row.name}.norm", dims)], want=cut, weights=scale, saves=[made]
+        f"{row.name}.norm", "norm", [output], [(f"{row.name}.norm", dims)], want=cut, weights=scale, saves=[output]
     )
     return normed
 
 
 def _pointwise(build: Builder, name: str, given: list[str], *, keeps: bool = False, sums: bool = False) -> str:
     dims = build.tensors[given[0]].dims
-    (made,) = build.operator(name, "elementwise", given, [(name, dims)], saves=[name] if keeps else [], sums=sums)
-    return made
+    (output,) = build.operator(name, "elementwise", given, [(name, dims)], saves=[name] if keeps else [], sums=sums)
+    return output
 
 
 def _pooled(build: Builder, given: str, row: Convolution, batch: tuple[str, float]) -> str:
     side = row.side // 2
     dims: Dims = (batch, ("row", side), ("column", side), ("channels", row.channels_out))
-    (made,) = build.operator("pool", "reduction", [given], [("pool", dims)], saves=[given, "pool"])
-    return made
+    (output,) = build.operator("pool", "reduction", [given], [("pool", dims)], saves=[given, "pool"])
+    return output

@@ -126,11 +126,11 @@ class Graph:
         if recompute == "full":
             return self.inputs
         core = self.core_attention if recompute == "selective" else ()
-        made = {name for node in core for name in node.outputs}
+        inner = {name for node in core for name in node.outputs}
         kept: dict[str, None] = {}
         for node in self.operators:
             if node in core:  # it is recomputed from its inputs
-                kept |= dict.fromkeys(name for name in node.saves if name in node.inputs and name not in made)
+                kept |= dict.fromkeys(name for name in node.saves if name in node.inputs and name not in inner)
             else:
                 kept |= dict.fromkeys(node.saves)
         return tuple(kept)

@@ -36,10 +36,10 @@ def _up_and_down(
     biases = [build.weight(f"{up}.bias", (*several, inner), **cuts) for up in ups] if model.bias else []
     local = count / build.mesh["ep"] if count else 1
     outputs = [(up, (*rows, inner)) for up in ups]
-    made = build.matmul(f"{name}_up", given, weights, outputs, want=want, bias=biases, count=local)
+    projected = build.matmul(f"{name}_up", given, weights, outputs, want=want, bias=biases, count=local)
     active = f"{name}_active"
     if model.gated:
-        gate, up = made
+        gate, up = projected
         (bent,) = build.operator(
             f"{name}_activation", "elementwise", [gate], [(f"{name}_bent", (*rows, inner))], saves=[gate]
         )
@@ -47,7 +47,9 @@ def _up_and_down(
             f"{name}_multiply", "elementwise", [bent, up], [(active, (*rows, inner))], saves=[bent, up]
         )
     else:
-        (act,) = build.operator(f"{name}_activation", "elementwise", made, [(active, (*rows, inner))], saves=made)
+        (act,) = build.operator(
+            f"{name}_activation", "elementwise", projected, [(active, (*rows, inner))], saves=projected
+        )
     down = build.weight(f"{name}_down.weight", (*several, inner, hidden), **cuts)
     added = model.bias and (count or block.tp == 1)
     cut = {"ep": "experts"} if count else {}
@@ -83,21 +85,21 @@ def experts(block: LayerBuilder, given: str) -> str:
         [given, routes],
         [("dispatched", (*rows, hidden))],
         want=block.stream,
-        made=at_home,
+        output_sharding=at_home,
     )
     done = _up_and_down(block, "expert", sent, model.expert_ffn, rows=rows, want=at_work, count=model.experts)
     partial = {} if spread or block.tp == 1 else {"tp": "+"}
-    (made,) = build.operator(
+    (output,) = build.operator(
         "combine",
         "copy",
         [done, odds],
         [("combined", block.hidden)],
         want=(at_home.but(partial), block.stream),
-        made=block.stream.but(partial),
+        output_sharding=block.stream.but(partial),
         saves=[odds],  # what experts made was weighted before their second matrix
     )
     if not model.shared_experts:
-        return made
+        return output
     shared = mlp(block, "shared", given, model.shared_ffn)
     if model.shared_gate:
         gate = build.weight("shared_expert_gate.weight", (hidden, ("one", 1)))
@@ -112,11 +114,11 @@ def experts(block: LayerBuilder, given: str) -> str:
             want=block.stream,
             saves=[shared, open_],
         )
-    alike = build.tensors[made].sharding == build.tensors[shared].sharding
+    alike = build.tensors[output].sharding == build.tensors[shared].sharding
     (both,) = build.operator(
         "experts_sum",
         "elementwise",
-        [made, shared],
+        [output, shared],
         [("experts_sum", block.hidden)],
         want=None if alike else block.stream,
         keep_partial=alike,

@@ -142,6 +142,8 @@ def _mlp(build: Builder, net: Recommender, part: str, at: str, cut: Sharding) ->
         weight = build.weight(f"{name}.weight", ((inner, width_in), (outer, width_out)))
         bias = build.weight(f"{name}.bias", ((outer, width_out),))
         dims: Dims = (build.tensors[at].dims[0], (outer, width_out))
-        (made,) = build.matmul(name, at, [weight], [(name, dims)], want=cut, bias=[bias])
-        (at,) = build.operator(f"{name}.relu", "elementwise", [made], [(f"{name}.relu", dims)], saves=[f"{name}.relu"])
+        (output,) = build.matmul(name, at, [weight], [(name, dims)], want=cut, bias=[bias])
+        (at,) = build.operator(
+            f"{name}.relu", "elementwise", [output], [(f"{name}.relu", dims)], saves=[f"{name}.relu"]
+        )
     return at

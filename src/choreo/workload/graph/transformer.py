@@ -180,7 +180,7 @@ def norm(block: LayerBuilder, name: str, given: str) -> str:
     weights = [build.weight(f"{name}.weight", dims)] if model.norm != "layer-no-affine" else []
     weights += [build.weight(f"{name}.bias", dims)] if model.norm == "layer" else []
     statistics = (f"{name}.statistics", block.tokens, 4.0 if model.norm == "rms" else 8.0)
-    (made,) = build.operator(
+    (output,) = build.operator(
         name,
         "norm",
         [given],
@@ -190,7 +190,7 @@ def norm(block: LayerBuilder, name: str, given: str) -> str:
         saves=[given, statistics[0]],
         states=[statistics],
     )
-    return made
+    return output
 
 
 def residual(block: LayerBuilder, name: str, given: str, stream: str) -> str:
@@ -211,19 +211,19 @@ def residual(block: LayerBuilder, name: str, given: str, stream: str) -> str:
         )
     if block.options.dropout:
         given = dropped(block, f"{name}_dropout", given)
-    (made,) = build.operator(
+    (output,) = build.operator(
         f"{name}_residual", "elementwise", [given, stream], [(f"{name}_residual", dims)], want=block.stream, sums=True
     )
-    return made
+    return output
 
 
 def dropped(block: LayerBuilder, name: str, given: str) -> str:
     """Dropout on the residual stream. It keeps a mask of one byte per element."""
     mask = (f"{name}.mask", block.hidden, 1.0)
-    (made,) = block.build.operator(
+    (output,) = block.build.operator(
         name, "dropout", [given], [(name, block.hidden)], want=block.stream, saves=[mask[0]], states=[mask]
     )
-    return made
+    return output
 
 
 def _vocab(block: LayerBuilder) -> float:
@@ -238,7 +238,7 @@ def _embedding(model: Model, plan: Plan, seq: int, options: Options) -> Graph:
     ids = build.input("tokens", block.tokens, block.whole, role="data", item_bytes=8)
     table = build.weight("token_embedding", (("vocab", _vocab(block)), ("hidden", model.hidden)), tp="vocab")
     rows = math.prod(size for _, size in block.hidden) / build.mesh["dp"] / build.mesh["cp"] * build.item_bytes
-    (made,) = build.operator(
+    (output,) = build.operator(
         "lookup",
         "embedding",
         [ids],
@@ -250,20 +250,20 @@ def _embedding(model: Model, plan: Plan, seq: int, options: Options) -> Graph:
     )
     if model.learned_positions:
         positions = build.weight("position_embedding", (("positions", model.learned_positions), block.hidden[-1]))
-        (made,) = build.operator(
+        (output,) = build.operator(
             "positions",
             "elementwise",
-            [made],
+            [output],
             [("positioned", block.hidden)],
             want=block.stream,
             weights=[positions],
             sums=True,
         )
     if model.embedding_norm:
-        made = norm(block, "embedding_norm", made)
+        output = norm(block, "embedding_norm", output)
     if options.dropout:
-        made = dropped(block, "embedding_dropout", made)
-    build.output(made, block.stream)
+        output = dropped(block, "embedding_dropout", output)
+    build.output(output, block.stream)
     return build.graph()
 
 
@@ -277,8 +277,8 @@ def _further_token(model: Model, plan: Plan, seq: int, options: Options) -> Grap
     both = (*block.tokens, ("pair", 2 * hidden))
     (joined,) = build.operator("join", "copy", norms, [("joined", both)], want=block.stream)
     weight = build.weight("join.weight", (("pair", 2 * hidden), block.hidden[-1]))
-    (made,) = build.matmul("joined", joined, [weight], [("further", block.hidden)], want=block.stream)
-    build.output(made, block.stream)
+    (output,) = build.matmul("joined", joined, [weight], [("further", block.hidden)], want=block.stream)
+    build.output(output, block.stream)
     return build.graph()
 
 

@@ -91,16 +91,16 @@ class ActorJob:
         strategy = self._strategy(self._group, placement_group_bundle_index=bundle)
         return ActorRank(self._actor_class.options(scheduling_strategy=strategy, **self._options).remote(), bundle)
 
-    def _place(self, made: list[ActorRank], timeout_s: float) -> list[ActorRank]:
+    def _place(self, actors: list[ActorRank], timeout_s: float) -> list[ActorRank]:
         """Wait until actors run, and ask them where."""
         exceptions = importlib.import_module("ray.exceptions")
         try:
-            places = self.ray.get([actor.actor.place.remote() for actor in made], timeout=timeout_s)
+            places = self.ray.get([actor.actor.place.remote() for actor in actors], timeout=timeout_s)
         except exceptions.RayError as error:
-            for actor in made:
+            for actor in actors:
                 self.ray.kill(actor.actor, no_restart=True)
             reason = str(error).strip().splitlines() or [type(error).__name__]
-            raise RendezvousError(f"{len(made)} actors did not start on the Ray cluster: {reason[0]}") from None
-        for actor, place in zip(made, places, strict=True):
+            raise RendezvousError(f"{len(actors)} actors did not start on the Ray cluster: {reason[0]}") from None
+        for actor, place in zip(actors, places, strict=True):
             actor.node, actor.address, actor.pid, actor.port = place
-        return made
+        return actors

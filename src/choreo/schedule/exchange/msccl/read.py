@@ -32,16 +32,16 @@ def read_msccl(content: bytes, room: int | None = None) -> Schedule:
     work = moved * ACCESS_BYTES + len(steps) * blocks * CLOCK_BYTES
     places = algorithm.ranks * (2 * algorithm.chunks) * ACCESS_BYTES
     check_work(f"a program that moves {moved} chunks", work + places, len(content), _refused)
-    made: list[Schedule] = []
+    schedules: list[Schedule] = []
     for in_place in algorithm.in_place:
         try:
-            made.append(_first_right(algorithm, in_place, room, len(content)))
+            schedules.append(_first_right(algorithm, in_place, room, len(content)))
         except ProofError as error:
             if len(algorithm.in_place) > 1:
                 error.tell(f"{'in place' if in_place else 'out of place'}: {error.story}")
             error.about = {"collective": algorithm.collective, "algorithm": algorithm.name, "ranks": algorithm.ranks}
             raise
-    return made[0]
+    return schedules[0]
 
 
 def _first_right(algorithm: Algorithm, in_place: bool, room: int | None, file_bytes: int) -> Schedule:
@@ -178,22 +178,22 @@ def _unmatched(story: str, kind: str, step: Step) -> ProofError:
 
 def _instruction(step: Step, number: int, buffers: Buffers, sizes: dict[str, int], slots: _Slots) -> Instruction:
     _, sends, reads, writes = TYPES[step.type]
-    made = Instruction(step.block.rank, step.block.number, step.number, step.type, round=step.round)
+    instruction = Instruction(step.block.rank, step.block.number, step.number, step.type, round=step.round)
     source = _places(step, step.source, buffers, sizes) if reads else []
     target = _places(step, step.target, buffers, sizes) if writes else []
     message: list[int] = []
     if number in slots.received:
         sender, message = slots.received[number]
-        made.after.append(sender)
+        instruction.after.append(sender)
     for index in range(step.count):
         values = tuple(places[index] for places in (message, source) if places)
         if step.type == "re":
             values = (target[index], source[index])
         if writes and values != (target[index],):  # in place, a copy from the input to the output does nothing
-            made.moves.append((target[index], values))
+            instruction.moves.append((target[index], values))
         if sends:
-            made.moves.append((slots.sent[number][index], values))
-    return made
+            instruction.moves.append((slots.sent[number][index], values))
+    return instruction
 
 
 def _places(step: Step, place: tuple[str, int], buffers: Buffers, sizes: dict[str, int]) -> list[int]:

@@ -105,12 +105,12 @@ class _Reading:
     def __init__(self, plan: Plan, collective: str, chunks: int, pieces: int) -> None:
         self.plan, self.pieces = plan, pieces
         root = plan.root or 0
-        made = Program(collective, len(plan.gpus), chunks, plan.name[:MAX_NAME] or "unnamed")
-        made.root = made.contract.check_root(root if made.contract.rooted else None, len(plan.gpus))
-        blocks = made.contract.blocks(made.ranks)
+        program = Program(collective, len(plan.gpus), chunks, plan.name[:MAX_NAME] or "unnamed")
+        program.root = program.contract.check_root(root if program.contract.rooted else None, len(plan.gpus))
+        blocks = program.contract.blocks(program.ranks)
         if not chunks or chunks % (blocks * pieces):
             raise FormatError(f"gpus[0]: {collective} of this many chunks has no equal blocks", field="gpus[0]")
-        self.made, self.buffers = made, Buffers(made, plan.inplace)
+        self._program, self.buffers = program, Buffers(program, plan.inplace)
         self.wires: dict[tuple[int, int, str, int], _Wire] = defaultdict(_Wire)
         self.semaphores: dict[tuple[int, int], _Wire] = defaultdict(_Wire)
         self.barriers: dict[tuple[int, int, int], list[int]] = defaultdict(list)
@@ -133,7 +133,7 @@ class _Reading:
         self._match_signals()
         self._match_semaphores()
         self._match_packets()
-        return self.made
+        return self._program
 
     def _add(self, at: _At, meetings: dict[int, int]) -> None:
         gpu, op, one = at.gpu, at.op, at.one
@@ -141,7 +141,7 @@ class _Reading:
             where = f"gpu {gpu.id}, thread block {at.block.id}, step {one.step}"
             raise FormatError(f"{where}: {shown(op.name)} is no operation of MSCCL++", field=where)
         one.sync = op.name in ("nop", "barrier")
-        code = self.made.instructions
+        code = self._program.instructions
         code.append(one)
         if op.channel_type == "port" and op.name in ("put", "pws", "pwsf", "signal", "flush"):
             one = self._by_proxy(at)
@@ -169,7 +169,7 @@ class _Reading:
 
     def _by_proxy(self, at: _At) -> Instruction:
         """The instruction by which the CPU proxy serves a request to a port channel, after all earlier requests."""
-        code, asked = self.made.instructions, len(self.made.instructions) - 1
+        code, asked = self._program.instructions, len(self._program.instructions) - 1
         ways = [(at.gpu.id, at.block.id, channel) for channel in at.op.channel_ids]
         earlier = sorted({self.proxied[way] for way in ways if way in self.proxied})
         if at.op.name == "flush":
@@ -268,7 +268,7 @@ class _Reading:
 
     def _match_signals(self) -> None:
         """Let waits wait for their signals."""
-        code = self.made.instructions
+        code = self._program.instructions
         for (src, dst, kind, _), wire in self.wires.items():
             self._one_block(wire.signals, f"signal gpu {dst}")
             self._one_block(wire.waits, f"wait for gpu {src}")
@@ -278,13 +278,13 @@ class _Reading:
                     raise proof_error_at(code[wait], "unsent", story)
                 signal = wire.signals[index]
                 if code[wait].name == "rlxwait" or code[signal].name == "rlxsignal":
-                    self.made.order.append((signal, wait))
+                    self._program.order.append((signal, wait))
                 else:
                     code[wait].after.append(signal)
 
     def _match_semaphores(self) -> None:
         """Let each acquire of a semaphore wait for its release, and the blocks at a barrier for each other."""
-        code = self.made.instructions
+        code = self._program.instructions
         for (rank, number), held in self.semaphores.items():
             ready = self.plan.gpus[rank].semaphores[number].init_value
             self._one_block(held.signals, f"release semaphore {number}")
@@ -300,10 +300,10 @@ class _Reading:
 
     def _match_packets(self) -> None:
         """Let readers of packets wait for the writers."""
-        code = self.made.instructions
+        code = self._program.instructions
         for number, place in self.unpacked:
             writers = self.packets.get(place, [])
-            where = self.made.places[place]
+            where = self._program.places[place]
             chunk = f"scratch chunk {where.offset // self.pieces} of gpu {where.rank}"
             if not writers:
                 story = f"{code[number]} waits for a packet in {chunk} that never comes"
@@ -316,7 +316,7 @@ class _Reading:
 
     def _one_block(self, numbers: list[int], what: str) -> None:
         """Refuse a channel end that two thread blocks use: their order is undefined."""
-        code = self.made.instructions
+        code = self._program.instructions
         other = next((n for n in numbers if code[n].block != code[numbers[0]].block), None)
         if other is not None:
             raise FormatError(

@@ -89,13 +89,13 @@ def components_of(links: int, ways: Sequence[Ways]) -> list[Component]:
         # The renaming maps each link to the one at the position where the other first occurs.
         alike = calls.tobytes(), (seen_at[here:there] - here).tobytes(), figures[here:there].tobytes()
         found.setdefault(alike, []).append((rows, link[here:there]))
-    made = []
+    components = []
     for copies in found.values():
         rows, mine = copies[0]
         real, at = np.unique(np.where(mine < links, mine, links), return_index=True)
         at = at[real < links]
-        made.append(Component(rows, mine[at], tuple((those, others[at]) for those, others in copies)))
-    return made
+        components.append(Component(rows, mine[at], tuple((those, others[at]) for those, others in copies)))
+    return components
 
 
 def _first_places(values: Ints) -> Ints:

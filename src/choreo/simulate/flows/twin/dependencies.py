@@ -132,17 +132,17 @@ class MessageGraph:
         return [range(*ends) for ends in zip(low.tolist(), high.tolist(), strict=True)]
 
     def _gather_step(self, rows: list[tuple[int, ...]], reads: list[range], writes: list[range]) -> None:
-        made: dict[int, Message] = {}
+        messages: dict[int, Message] = {}
         written: dict[Message, list[range]] = defaultdict(list)
         for row, read, write in zip(rows, reads, writes, strict=True):
             step, src, dst, _, _, weight, number, reduce, from_input = row
-            message = made.get(number)
+            message = messages.get(number)
             if message is None:
                 route = self.route_of[self.place[src] * self.nodes + self.place[dst]]
                 engine, start = self.first_engine + dst, self.job_start
                 message = Message(len(self.all_messages), route, step, src, dst, engine, start, start)
                 message.reduce_s = route.receive
-                made[number] = message
+                messages[number] = message
                 self.all_messages.append(message)
                 for member in (src, dst):
                     self.engines[self.first_engine + member].left += 1
@@ -158,7 +158,7 @@ class MessageGraph:
                     message.need_ready += 1
                 self.cells[cell].readers.append(message)
             written[message].append(write)
-        for message in sorted(made.values(), key=lambda message: message.src):
+        for message in sorted(messages.values(), key=lambda message: message.src):
             for cell in (number for write in written[message] for number in write):
                 self._overwrite(self.cells[cell], message)
 
@@ -215,7 +215,7 @@ class MessageGraph:
         src, dst, chunk, count = (np.asarray(column, np.int64) for column in columns[1:5])
         reads, writes = self._cells(src, chunk, count), self._cells(dst, chunk, count)
         rows = list(zip(*(column.tolist() for column in columns), reads, writes, strict=True))
-        made, least = 0, sys.maxsize
+        messages, least = 0, sys.maxsize
         for now, of_step in itertools.groupby(rows, key=lambda row: row[0]):
             latest: dict[int, int] = {}
             wrote: list[range] = []
@@ -229,8 +229,8 @@ class MessageGraph:
                 sends.add(port)
             self.step_of.update((cell, now) for write in wrote for cell in write)
             self.sent.update((port, now) for port in sends)
-            made, least = made + len(latest), min(least, *latest.values())
-        return made, least
+            messages, least = messages + len(latest), min(least, *latest.values())
+        return messages, least
 
 
 def _lists(lists: list[list[int]]) -> Lists:
