@@ -75,7 +75,7 @@ class _Members:
 
 
 def _tree(members: _Members) -> Iterator[tuple[Ints, Ints]]:
-    """Who sends to whom, step by step, from member 0."""
+    """The senders and receivers of each step, from member 0."""
     have = np.zeros(1, np.int64)
     for step in range(members.steps):
         others = members.partner(have, step)

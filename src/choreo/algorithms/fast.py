@@ -163,7 +163,7 @@ def chunked(blocks: Ints, parts: Floats, totals: Ints) -> tuple[Ints, Ints]:
 
 
 def _runs(values: Ints) -> tuple[list[int], list[int]]:
-    """Where runs of equal values begin and end."""
+    """The beginnings and ends of runs of equal values."""
     starts = np.flatnonzero(np.concatenate(([True], np.diff(values) != 0))) if len(values) else np.zeros(0, np.int64)
     return starts.tolist(), [*starts[1:].tolist(), len(values)] if len(values) else []
 

@@ -51,7 +51,7 @@ class _Mesh:
 
     @property
     def ranks(self) -> int:
-        """How many ranks the mesh has."""
+        """The number of ranks in the mesh."""
         return math.prod(self.sizes)
 
     @property

@@ -80,7 +80,7 @@ class RankServer:
         return {"time_s": clock() - began, "received_bytes": getattr(library, "received_bytes", 0) - before}
 
     def _timeline(self, request: Message) -> Message:
-        """When each message of some calls was handed over or taken in by this rank, after a warm-up."""
+        """The times at which this rank handed over or took in each message of some calls, after a warm-up."""
         library, call = self.libraries[request["library"]], self.ready[request["name"]][3]
         assert isinstance(library, Choreo)
         for _ in range(request["warmup"]):

@@ -152,7 +152,7 @@ class Crossing:
         return [*self.ways.some(ends, capacity, others, after=after)] if len(others) else [None]
 
     def _before(self, at: Ints, sources: Ints | None) -> Stages:
-        """What comes before the windows of links; all that crosses must come from `sources`, if given."""
+        """The times before the windows of links; all that crosses must come from `sources`, if given."""
         assert self.ways is not None
         links, sent_s = self.topology.links, self.send_s[at]
         if sources is not None:
@@ -162,7 +162,7 @@ class Crossing:
         return Stages(first_s, first_s)
 
     def _after(self, at: Ints, targets: Ints | None) -> Stages:
-        """What comes after the windows of links; all that crosses must reach `targets`, if given."""
+        """The times after the windows of links; all that crosses must reach `targets`, if given."""
         assert self.ways is not None
         links = self.topology.links
         figures = links.latency_s[at], self.receive_s[at], links.dst[at]
@@ -173,7 +173,7 @@ class Crossing:
 
 
 def _nth(ends: Ints) -> Ints:
-    """How many links with the same end come before each."""
+    """The number of links with the same end that come before each."""
     order = np.argsort(ends, kind="stable")
     nth = np.empty(len(ends), np.int64)
     nth[order] = np.arange(len(ends)) - np.searchsorted(ends[order], ends[order])

@@ -16,20 +16,20 @@ class Demand(Protocol):
     """Units to send from devices to devices, and how many of them cross a cut."""
 
     def crossing(self, inside: Bools) -> int:
-        """How many units leave a set of nodes."""
+        """The number of units that leave a set of nodes."""
 
     def leaving(self, group: Ints, count: int) -> Floats:
-        """How many units leave each group of devices."""
+        """The number of units that leave each group of devices."""
 
     def entering(self, group: Ints, count: int) -> Floats:
-        """How many units enter each group of devices."""
+        """The number of units that enter each group of devices."""
 
     def table(self) -> tuple[Ints, Ints]:
         """The devices that send, and for each of them (rows) the units for every device (columns)."""
 
     @property
     def num_sources(self) -> int:
-        """How many devices send."""
+        """The number of devices that send."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,17 +39,17 @@ class Everybody:
     ranks: Ints
 
     def crossing(self, inside: Bools) -> int:
-        """How many units leave a set of nodes."""
+        """The number of units that leave a set of nodes."""
         within = int(self.ranks[inside[: len(self.ranks)]].sum())
         return within * (int(self.ranks.sum()) - within)
 
     def leaving(self, group: Ints, count: int) -> Floats:
-        """How many units leave each group of devices."""
+        """The number of units that leave each group of devices."""
         within = np.bincount(group, self.ranks, count).astype(np.float64)
         return within * (float(self.ranks.sum()) - within)
 
     def entering(self, group: Ints, count: int) -> Floats:
-        """How many units enter each group of devices: as many as leave it."""
+        """The number of units that enter each group of devices: as many as leave it."""
         return self.leaving(group, count)
 
     def table(self) -> tuple[Ints, Ints]:
@@ -61,7 +61,7 @@ class Everybody:
 
     @property
     def num_sources(self) -> int:
-        """How many devices send."""
+        """The number of devices that send."""
         return int((self.ranks > 0).sum())
 
 
@@ -75,16 +75,16 @@ class Pairs:
     units: Ints
 
     def crossing(self, inside: Bools) -> int:
-        """How many units leave a set of nodes."""
+        """The number of units that leave a set of nodes."""
         return int(self.units[inside[self.src] & ~inside[self.dst]].sum())
 
     def leaving(self, group: Ints, count: int) -> Floats:
-        """How many units leave each group of devices."""
+        """The number of units that leave each group of devices."""
         out = group[self.src] != group[self.dst]
         return np.bincount(group[self.src][out], self.units[out], count).astype(np.float64)
 
     def entering(self, group: Ints, count: int) -> Floats:
-        """How many units enter each group of devices."""
+        """The number of units that enter each group of devices."""
         return Pairs(self.devices, self.dst, self.src, self.units).leaving(group, count)
 
     def table(self) -> tuple[Ints, Ints]:
@@ -96,5 +96,5 @@ class Pairs:
 
     @property
     def num_sources(self) -> int:
-        """How many devices send."""
+        """The number of devices that send."""
         return len(np.unique(self.src))

@@ -115,7 +115,7 @@ def boxes_of(network: FlowNetwork, product: Product, unsplit: tuple[int, ...], d
 
 
 def _parted(network: FlowNetwork, group: Ints, devices: Ints, adds: Ints) -> Parting:
-    """What a partition proves; a group without a rank contributes only its links."""
+    """The bound that a partition proves; a group without a rank contributes only its links."""
     part = np.zeros(int(group.max()) + 1, np.bool_)
     part[group[devices]] = True
     number = int(part.sum())

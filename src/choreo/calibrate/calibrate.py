@@ -115,7 +115,7 @@ class Calibration(Result):
         return self.constants.rates_bytes_per_s
 
     def summary(self) -> str:
-        """Where it was measured, and how far it is off."""
+        """The calibration in one line: the machine, and the error."""
         ranks = sorted({band.ranks for band in self.constants.bands})
         return f"{shown(self.host)}, {', '.join(map(str, ranks))} ranks, error {100 * self.error:.0f} %"
 

@@ -69,7 +69,7 @@ class Proof(Result):
     error_probability: float
 
     def summary(self) -> str:
-        """What was proved, and how."""
+        """The proof in one line: the schedule and the method."""
         how = "exactly" if self.method == "exact" else f"by fingerprint, error below {self.error_probability:.0e}"
         return (
             f"{how}: {self.collective} by {shown(self.algorithm)} over {counted(self.ranks, 'rank')}, "

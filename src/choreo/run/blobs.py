@@ -90,7 +90,7 @@ class _Steps:
         return data if self._key is None else data + self._tag(self._key, data, number, self._engine.rank, to)
 
     def _checked(self, found: dict[int, Array], number: int, to: int = EVERYBODY) -> list[memoryview]:
-        """What these ranks sent, without tags; PeerFailure on all ranks if some of it is not what was sent."""
+        """The data of these ranks without tags; PeerFailure on all ranks if some of it is not what was sent."""
         blobs = {sender: array.data for sender, array in found.items()}
         if self._key is None:
             return list(blobs.values())

@@ -342,7 +342,7 @@ class CollectiveCalls(CallBase, ABC):
 
 
 def _returned(result: Array, taken: Taken, into: Taken | None, out: Any) -> Any:
-    """What a call returns: `out` if it was given, otherwise an array of the kind of x."""
+    """The result of a call: `out` if it was given, otherwise an array of the kind of x."""
     if into is None:
         return like_given(result, taken)
     into.put_back()

@@ -179,7 +179,7 @@ def exchange_blobs(parent: Engine, blob: bytes, deadline: Deadline, step_of: str
 
 
 def _wait_for_all(parent: Engine, mine: bytes, deadline: Deadline, step_of: str) -> list[bytes]:
-    """How the ranks of the parent ended, once none of them is connecting."""
+    """Wait until no rank of the parent is connecting any more; returns how each ended."""
     while True:
         blobs = exchange_blobs(parent, mine, deadline, step_of)
         if not any(blob.startswith(CONNECTING) for blob in blobs):

@@ -43,7 +43,7 @@ def check_sizes(sizes: Sequence[int], world_size: int, total: int | None) -> tup
 def exchange_sizes(
     engine: Engine, rows: tuple[int, ...], expected: tuple[int, ...] | None, row: tuple[int, ...], timeout_s: float
 ) -> Array:
-    """How many rows each rank sends to each. If they do not fit, every rank raises before any data is sent.
+    """The number of rows that each rank sends to each. If they do not fit, every rank raises before any data is sent.
 
     It runs as a part of a call, so it does not wait for calls before it.
     """

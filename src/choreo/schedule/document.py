@@ -102,7 +102,7 @@ def _is_json(text: bytes | str) -> bool:
 
 
 def _place_of(text: bytes | str, error: Exception) -> str:
-    """Where a document stops being JSON, by line and column."""
+    """The line and column at which a document stops being JSON."""
     if not text.strip():
         return "it is empty"
     try:

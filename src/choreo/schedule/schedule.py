@@ -252,7 +252,7 @@ class Schedule:
         return f"<Schedule {self.summary()}>"
 
     def summary(self) -> str:
-        """What it is, in one line."""
+        """The schedule in one line."""
         who = counted(self.ranks, "rank")
         who += f", {counted(self.relays, 'relay')}" if self.relays else ""
         who += f", {counted(self.switches, 'switch', 'switches')}" if self.switches else ""

@@ -107,7 +107,7 @@ class _Load(NamedTuple):
 
 
 def _loads(result: dict[str, Any]) -> dict[tuple[str, str], _Load]:
-    """What each link carried, by its ends; parallel links are summed."""
+    """The load of each link, by its ends; parallel links are summed."""
     loads: dict[tuple[str, str], _Load] = {}
     for link in result.get("links") or []:
         try:

@@ -99,7 +99,7 @@ class Simulation(Bandwidths, Result):
         return found | details_of(self) if details else found
 
     def summary(self) -> str:
-        """What ran where, and how long it took."""
+        """The run in one line: schedule, topology and time."""
         also = f" and {counted(len(self.jobs) - 1, 'other')}" if len(self.jobs) > 1 else ""
         return (
             f"{self.collective} of {format_bytes(self.size_bytes)} by {shown(self.label)} over "

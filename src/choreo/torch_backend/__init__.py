@@ -45,7 +45,7 @@ def register() -> None:
 
 
 def _create(options: Any, backend_options: Any) -> Any:
-    """What torch calls for each process group."""
+    """Create a process group's backend. torch calls this for each process group."""
     from choreo.torch_backend.create import create_process_group
 
     return create_process_group(options, backend_options)

@@ -138,7 +138,7 @@ class Reduction:
     divisor: int = 1
 
     def before(self, tensor: Any) -> Any:
-        """What goes into the communicator's reduction."""
+        """The input of the communicator's reduction."""
         return tensor if self.factor is None else tensor * self.factor
 
     def after(self, tensor: Any, finish: Finish) -> None:
@@ -149,7 +149,7 @@ class Reduction:
 
 
 def reduction(op: Any, world_size: int) -> Reduction:
-    """How a communicator does a reduction of torch."""
+    """The communicator's form of a reduction of torch."""
     kind = op.op if type(op) is dist.ReduceOp else op
     found = _PLAIN.get(kind)
     if found is not None:

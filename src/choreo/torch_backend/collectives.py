@@ -343,7 +343,7 @@ def _copy_parts(whole: Any, tensors: list[Any]) -> None:
 
 
 def _elements(tensor: Any, array: Array, rows: list[int], world_size: int) -> list[int]:
-    """How many elements of the array belong to each rank, from numbers of rows."""
+    """The number of elements of the array that belong to each rank, from numbers of rows."""
     if not rows:
         return [array.size // world_size] * world_size
     row = array.size // len(tensor) if len(tensor) else 0

@@ -55,7 +55,7 @@ class StoreBootstrap:
             self._store.delete_key(self._key(exchange, self.rank))
 
     def _missing(self, keys: list[str], timeout_s: float, error: Exception) -> RendezvousError:
-        """Which members did not come."""
+        """The members that did not come."""
         try:
             absent = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
         except RuntimeError:
@@ -84,7 +84,7 @@ def connect_through_store(store: Any, rank: int, world_size: int, timeout_s: flo
 
 
 def _local_address(store: Any) -> str:
-    """Where other hosts reach this process: its address on the way to the store, if that is on the network."""
+    """This process's address for other hosts: its address on the way to the store, if that is on the network."""
     while isinstance(store, dist.PrefixStore):
         store = store.underlying_store
     host = getattr(store, "host", None) or socket.gethostname()

@@ -111,7 +111,7 @@ def _summing(config: TrainConfig, cluster: Cluster) -> Cluster:
 
 
 def _served_s(config: TrainConfig, cluster: Cluster, alone_s: float) -> float:
-    """How much longer than `alone_s` a step takes because parameters are on servers.
+    """The time that a step takes beyond `alone_s` because parameters are on servers.
 
     The bytes of all workers go into a server and out again. A worker waits for that if it waits for all others; if not,
     only for its own bytes, as long as the servers keep up.
@@ -124,7 +124,7 @@ def _served_s(config: TrainConfig, cluster: Cluster, alone_s: float) -> float:
 
 
 def _software(config: TrainConfig) -> Software:
-    """What choreo train runs: in bf16 by autocast, which casts fp32 weights for each use and sums in fp32."""
+    """The software that choreo train runs: bf16 by autocast, which casts fp32 weights for each use and sums in fp32."""
     found = get_software(SOFTWARE)
     if config.device == "cuda":
         on_gpu = get_software("torch-compile" if config.compile else "torch-eager")

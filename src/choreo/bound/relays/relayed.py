@@ -160,7 +160,7 @@ def _first(asked: Asked, crossing: Crossing, size: int, *, leaving: bool) -> Box
 
 
 def _units(asked: Asked, inside: Bools, *, leaving: bool) -> int:
-    """How much must come in for one device inside, or leave from one, which must get or give all of it."""
+    """The units that must come in for one device inside, or leave from one, which must get or give all of it."""
     root = asked.root_device
     match asked.collective:
         case "broadcast":

@@ -129,7 +129,7 @@ def _columns(kernels: Sequence[MeasuredKernel]) -> tuple[Array, Array, Array]:
 
 
 def _groups(device: Device) -> list[tuple[Callable[[MeasuredKernel], bool], Callable[[list[MeasuredKernel]], Array]]]:
-    """Which kernels go through which curve together, and how."""
+    """Groups of kernels that go through one curve together, and how."""
 
     def products(
         precision: str, how: str

@@ -68,7 +68,7 @@ def _split(topology: Topology) -> tuple[tuple[Block, ...], tuple[Block, ...]]:
 
 
 def _medium(inner: tuple[Block, ...]) -> str | None:
-    """What joins the GPUs of a node; None if a node has one GPU."""
+    """The medium that joins the GPUs of a node; None if a node has one GPU."""
     long = [block for block in inner if block.size > 1]
     if not long:
         return None

@@ -147,7 +147,7 @@ def _medium(text: str, gpu: Gpu) -> str:
 
 
 def _held(text: str) -> int | None:
-    """How many GPUs the text says a node holds."""
+    """The number of GPUs that a node holds according to the text."""
     said = re.search(r"(\d+)\s*(?:x\s*)?(?:GPUs?\s*)?(?:/|per\s+|a\s+)\s*(?:node|server|host)", text, re.IGNORECASE)
     return int(said[1]) if said and 1 <= int(said[1]) <= 16 else None
 

@@ -164,7 +164,7 @@ class HostConsensus:
         return lambda voters: voters >= hosts
 
     def _turn(self, live: set[int]) -> int:
-        """How many live ranks come before this one: the first of every host, then the second."""
+        """The number of live ranks that come before this one: the first of every host, then the second."""
         mine, hosts = self._host[self._rank], self._quorum.hosts
         before = sum(rank < self._rank for rank in live.intersection(hosts[mine]))
         return len(hosts) * before + sum(not live.isdisjoint(ranks) for ranks in hosts[:mine])

@@ -170,7 +170,8 @@ class ControlConnection:
             return found
 
     def look(self) -> tuple[int, int, int, int]:
-        """Why nothing more comes from this rank (0: it may), why it gave up, whom it blames, and in which call.
+        """The reason why nothing more comes from this rank (0: it may), why it gave up, the rank it blames, and the
+        call.
 
         The executor calls this. A rank that said goodbye has done its part of all earlier calls.
         """
@@ -189,7 +190,7 @@ class ControlConnection:
         return True
 
     def unacknowledged_s(self) -> float:
-        """How long the other host's kernel has acknowledged nothing: as seen by this process, or by its kernel.
+        """The time since the other host's kernel last acknowledged data: as seen by this process, or by its kernel.
 
         Each poll adds at most LONGEST_LOOK_S: a process that got no core may have sent something only just now. The
         kernel keeps counting meanwhile, and knows how often it has retransmitted.

@@ -158,7 +158,7 @@ def edges_of(schedule: Schedule, blocks: tuple[int, ...], item_bytes: int) -> In
 
 
 def _input_at(schedule: Schedule, edges: Ints) -> Ints:
-    """Where in the logical vector each rank's input begins."""
+    """The offset in the logical vector of each rank's input."""
     held = schedule.held_before()
     first = np.where(held.any(axis=1), held.argmax(axis=1), 0)
     return edges[first]

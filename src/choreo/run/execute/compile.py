@@ -258,11 +258,11 @@ class _Compiler:
         return adds, adds and not mine[chunk]
 
     def _there(self, transfer: _Range, low: int, in_input: bool) -> int:
-        """Where the sender has the data, in its input or work."""
+        """The offset of the data at the sender, in its input or work."""
         return self.edges[low] - (self.input_at[transfer.row.src] if in_input else 0)
 
     def _staged(self, transfer: _Range, low: int) -> int:
-        """Where the data is if the sender stages it."""
+        """The offset of the data in the sender's staging."""
         return transfer.stage + self._room(transfer.row.chunk, low)
 
     def _copy_own(self) -> None:

@@ -160,7 +160,7 @@ class RunningJob:
             self._decide(_exit_code(self._failed[0]), "")
 
     def _stop_latecomers(self) -> None:
-        """When a job has succeeded, do not wait long for restarted ranks that were not admitted."""
+        """Stop restarted ranks that were not admitted soon after the job has succeeded."""
         running = [rank for rank in self._ranks if rank.code is None]
         if not running or not set(running) <= set(self._restarted) or not any(rank.code == 0 for rank in self._ranks):
             self._over_at_s = None

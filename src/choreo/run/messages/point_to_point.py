@@ -95,7 +95,7 @@ class PointToPoint(MessageEndings):
     def connect(
         self, channels_at: list[int], ports: list[int], key: bytes | None, *, readable: bool, cipher: str
     ) -> None:
-        """Where the other ranks have their channels or listen; `readable` if peers may read this process's memory."""
+        """Connect to the other ranks' channels or addresses; `readable` if peers may read this process's memory."""
         connection, own = self._connection, self._segment.map
         memory = SenderMemory(own, self._heap.address, readable, SendBuffers(self._heap))
         me = self._local.index(self._rank)

@@ -83,7 +83,7 @@ class RingWriter:
         return self._words.read(self._index, HEAD) >= end
 
     def _take_room(self, size: int, reserve: int) -> int:
-        """Where there is room for this many bytes and a reserve; -1 if there is none."""
+        """The offset of free room for this many bytes and a reserve; -1 if there is none."""
         at = self.written % RING_BYTES
         skipped = RING_BYTES - at if at + size > RING_BYTES else 0
         end = self.written + skipped + size

@@ -74,7 +74,7 @@ class SocketMessages:
         return self._incoming.shortage
 
     def start(self, addresses: list[tuple[str, int]], key: bytes, remote: list[int], *, cipher: str = "") -> None:
-        """Where all ranks listen, the communicator's key, the ranks on other hosts, and what seals messages."""
+        """Start, with the addresses of all ranks, the communicator's key, the ranks on other hosts, and the cipher."""
         with self._lock:
             self._outgoing.addresses, self._outgoing.key, self._outgoing.cipher = addresses, key, cipher
             self._incoming.key, self._incoming.cipher, self._remote = key, cipher, remote
@@ -159,7 +159,7 @@ class SocketMessages:
             self._close_sockets()
 
     def _watched(self) -> tuple[select.poll, float | None]:
-        """What to wait for, and how long at most."""
+        """The descriptors to wait for, and the longest time to wait."""
         incoming, outgoing, now_s = self._incoming, self._outgoing, time.monotonic()
         watch = select.poll()
         watch.register(self._wakeup, select.POLLIN)

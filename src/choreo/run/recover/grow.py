@@ -95,7 +95,7 @@ def _all_numbers(ranks: tuple[int, ...], wanted: int) -> tuple[int, ...]:
 
 
 def _admitting_rank(engine: Engine, wanted: int, job: JobAddress, deadline: Deadline) -> int:
-    """Which rank admits new processes; all ranks find the same."""
+    """The rank that admits new processes; all ranks find the same."""
     where = f"{job.address}:{job.port}:{job.job}"
     mine = np.array([wanted, zlib.crc32(where.encode()), can_admit_here(job, deadline)], np.int64)
     found = engine.all_gather(mine, deadline.left_s + EXTRA_S, "grow")
@@ -107,7 +107,7 @@ def _admitting_rank(engine: Engine, wanted: int, job: JobAddress, deadline: Dead
 
 
 def _network(engine: Engine, job: JobAddress, deadline: Deadline) -> NetworkConfig | None:
-    """How other hosts reach this rank: at its address so far, with the secret that new processes hold."""
+    """This rank's address for other hosts: the one it has so far, with the secret that new processes hold."""
     known = engine.connection.network
     if known is None or job.secret is None:
         return own_network_config(job, deadline, sealed=network_is_sealed())

@@ -185,7 +185,7 @@ def _set(variables: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def _port(found: Mapping[str, str], names: _Names, world_size: int, address: str, job: str) -> int:
-    """Where rank 0 listens: CHOREO_PORT, or MASTER_PORT, or a port that all ranks derive from the job's name."""
+    """The port of rank 0: CHOREO_PORT, or MASTER_PORT, or one that all ranks derive from the job's name."""
     chosen = _number(found, "CHOREO_PORT", 0, 1, 65535)
     if chosen:
         return chosen

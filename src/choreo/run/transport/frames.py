@@ -128,7 +128,7 @@ class FrameReader:
         return SealedFrame(kind, payload)
 
     def _open(self, length: int) -> bytes | None:
-        """What is in the next record, which has this many bytes; None if not all of it has arrived."""
+        """Open the next record, which has this many bytes; None if not all of it has arrived."""
         end = length + TAG_BYTES
         if len(self._buffer) < end:
             return None

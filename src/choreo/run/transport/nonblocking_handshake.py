@@ -42,7 +42,7 @@ class NonblockingClient:
 
     @property
     def needs_bytes(self) -> int:
-        """How many bytes may be read."""
+        """The number of bytes that may be read."""
         return self._stages[0] - len(self._received)
 
     def feed(self, data: bytes) -> bytes:
@@ -88,7 +88,7 @@ class NonblockingServer:
 
     @property
     def needs_bytes(self) -> int:
-        """How many bytes may be read."""
+        """The number of bytes that may be read."""
         return self._handshake.needs_bytes if self._reader is None else self._left
 
     def feed(self, data: bytes) -> bytes:

@@ -101,7 +101,7 @@ class RecordCipher:
         self._check(self._library.EVP_CipherInit_ex(self._context, None, None, None, nonce, encrypts))
 
     def _update(self, into: int, data: int, length: int) -> int:
-        """How many bytes came out; OCB leaves a piece of a block for the end."""
+        """The number of bytes that came out; OCB leaves a piece of a block for the end."""
         done = ctypes.c_int()
         self._check(self._library.EVP_CipherUpdate(self._context, into, ctypes.byref(done), data, length))
         return done.value

@@ -52,7 +52,7 @@ def equal_chunks(schedule: Schedule, most_chunks: int | None = None) -> Schedule
 
 
 def _parts(blocks: IntColumn, most: int) -> IntColumn:
-    """How many parts each chunk of each block gets. Every block has the same number of parts, at most `most`."""
+    """The number of parts of each chunk of each block. Every block has the same number of parts, at most `most`."""
     share = blocks / blocks.sum(axis=1, keepdims=True)
     allowed = TOLERANCE * np.maximum(share, 0.5 / blocks.shape[1])
     total = 1 << (blocks.shape[1] - 1).bit_length()

@@ -145,7 +145,7 @@ class Buffers:
         return found
 
     def _size(self, layout: Layout, a_block: int) -> int:
-        """How many chunks a buffer has: one block, or one block for each rank."""
+        """The number of chunks in a buffer: one block, or one block for each rank."""
         blocks = {Layout.BLOCK: 1, Layout.SHIFTED: 1}.get(layout)
         if blocks is not None:
             return blocks * a_block

@@ -46,7 +46,9 @@ class Covered:
         return found
 
     def _at(self, rank: Ints, time_s: Floats) -> tuple[Ints, Floats]:
-        """How many intervals, of all ranks in order, are over at a moment, and how much of the next one is."""
+        """The number of intervals, of all ranks in order, that are over at a moment, and the elapsed part of the next
+        one.
+        """
         count = len(self._rank)
         ranks, times = np.concatenate((self._rank, rank)), np.concatenate((self._start_s, time_s))
         order = np.lexsort((np.arange(len(ranks)) >= count, times, ranks))

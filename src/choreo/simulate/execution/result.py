@@ -103,7 +103,7 @@ class WorkloadSimulation(Result):
         return found | {"left_out": {name: count for name, count in left_out.items() if count > 0}}
 
     def summary(self) -> str:
-        """What ran where, and how long it took."""
+        """The run in one line: workload, topology and time."""
         return (
             f"a workload of {counted(self.nodes, 'node')} over {counted(self.ranks, 'rank')} on "
             f"{shown(self.topology)}: {format_time(self.time_s)}"

@@ -281,7 +281,8 @@ def row_columns(job: Placed, rows: Transfers) -> tuple[Any, ...]:
 
 
 def _ports(topology: Topology, start: Ints, end: Ints, routes: Routes, *, in_order: bool) -> tuple[Ints, Ints]:
-    """How many links of each route take messages in step order, and the route order in which these come first.
+    """The number of links of each route that take messages in step order, and the route order in which these come
+    first.
 
     They are the links that leave the first node, and with `in_order` those that enter the last as well.
     """
@@ -386,7 +387,7 @@ def _messages(core: Core, jobs: Sequence[Placed], first_link: Floats | None) -> 
 
 
 def _finish(job: Placed, messages: Messages, number: int) -> Floats:
-    """When each member of a job was done: when its last message was sent or written."""
+    """The time at which each member of a job was done: its last message was sent or written."""
     done = np.full(len(job.node), job.start_s)
     own = messages.job == number
     np.maximum.at(done, messages.src[own], messages.out_s[own])

@@ -121,7 +121,7 @@ def deadlock_of(core: Core, topology: Topology) -> DeadlockError:
 
 
 def _finish(jobs: Sequence[Placed], finish: Ints) -> tuple[Floats, ...]:
-    """When each member of each job was done: when its last message was sent or written."""
+    """The time at which each member of each job was done: its last message was sent or written."""
     first = np.cumsum([0, *(len(job.node) for job in jobs)])
     return tuple(
         np.maximum(finish[low:high] / PICO, job.start_s)
@@ -130,7 +130,7 @@ def _finish(jobs: Sequence[Placed], finish: Ints) -> tuple[Floats, ...]:
 
 
 def _layers(node: Ints) -> Ints:
-    """How many members before each are at the same node."""
+    """The number of members before each at the same node."""
     order = np.argsort(node, kind="stable")
     begins = np.flatnonzero(np.diff(node[order], prepend=-1))
     layer = np.zeros(len(node), np.int64)
@@ -139,7 +139,7 @@ def _layers(node: Ints) -> Ints:
 
 
 def _settings(settings: Packets, topology: Topology, messages: int, *, keep: bool) -> Columns:
-    """What `core/setup.h` reads, in its order."""
+    """The settings that `core/setup.h` reads, in its order."""
     control = settings.dcqcn
     timers = (control.alpha_timer_s, control.rate_timer_s, control.notify_every_s)
     numbers = [
@@ -235,7 +235,7 @@ def _before(counts: Ints) -> Ints:
 
 
 def _messages(topology: Topology, begun: Begun, block: Columns, found: dict[str, Ints]) -> Messages:
-    """What happened to all messages, which were one block."""
+    """The history of all messages, which were one block."""
     feed, forth, costs = begun.feed, begun.forth, begun.costs
     conn = block["conn"].astype(np.int64)
     size = block["bytes"].astype(np.float64)

@@ -198,7 +198,7 @@ class PacketReport(Result):
         }
 
     def summary(self) -> str:
-        """What was sent, and how full the buffers got."""
+        """The packets in one line: numbers, losses, and the fullest buffers."""
         return (
             f"{counted(self.packets, 'packet')} of at most {format_bytes(self.mtu_bytes)}, longest queue "
             f"{format_bytes(self.peak_queue_bytes)}, {counted(self.pauses, 'pause')}, {counted(self.marks, 'mark')}, "

@@ -138,7 +138,7 @@ class Checkpoints:
         return path, manifest.step, sentences
 
     def _run(self) -> dict[str, Any]:
-        """What determines the samples and the updates, besides the model."""
+        """The values that determine the samples and the updates, besides the model."""
         config = self.config
         return {
             "seed": config.seed,
@@ -183,6 +183,6 @@ class Checkpoints:
 
 
 def _reason(error: Any) -> str:
-    """What failed at the first rank that failed."""
+    """The reason of the first rank that failed."""
     rank, (cause, _) = min(error.failures.items(), key=lambda failure: failure[0])
     return f"{getattr(cause, 'strerror', None) or cause} (rank {rank})"

@@ -114,7 +114,7 @@ def _entry(found: dict[str, Chunks], kind: str, parameter: Any, trainer: Trainer
 
 
 def _origin(parameter: Any) -> list[int]:
-    """Where in the whole parameter this rank's piece begins."""
+    """The position of this rank's piece in the whole parameter."""
     piece = parameter.piece
     return [piece.start if dim == piece.dim else 0 for dim in range(len(piece.shape))]
 

@@ -120,7 +120,7 @@ def _merged(graph: Graph, group: _Group, number: int, users: dict[str, set[int]]
 
 
 def _basis(name: str, hidden: set[str], sources: dict[str, Operator]) -> list[str]:
-    """What must be kept to recompute a tensor: itself, or its inputs if it is hidden in the group."""
+    """The tensors that must be kept to recompute a tensor: itself, or its inputs if it is hidden in the group."""
     if name not in hidden:
         return [name]
     return [basis for given in sources[name].inputs for basis in _basis(given, hidden, sources)]

@@ -47,7 +47,7 @@ class Control(Protocol):
     """The control connection to a peer on another host."""
 
     def look(self) -> tuple[int, int, int, int]:
-        """Why nothing more comes from it (0: it may), and why it gave up, by whose fault, in which call."""
+        """The reason why nothing more comes from it (0: it may), why it gave up, the rank it blames, and the call."""
         ...
 
     def say_goodbye(self, outcome: int, culprit: int, call: int) -> None:

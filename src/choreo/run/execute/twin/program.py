@@ -112,7 +112,7 @@ class Program:
         return staged, exposed
 
     def _inline_at(self) -> list[int | None]:
-        """Where in a mailbox each range is: first messages to a peer that are small and not exposed.
+        """The offset of each range in a mailbox: first messages to a peer that are small and not exposed.
 
         Of a receive it is where the range would be, because the sender decides whether it is inlined.
         """

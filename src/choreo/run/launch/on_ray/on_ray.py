@@ -58,7 +58,7 @@ def on_ray(
 
 
 def _results(job: ActorJob, function: Callable[..., Any], arguments: tuple[Any, ...], restarts: int) -> list[Any]:
-    """What every rank returns. The first failure ends the job, unless the rank can be started again."""
+    """The results of all ranks. The first failure ends the job, unless the rank can be started again."""
     actor_died = importlib.import_module("ray.exceptions").RayActorError
 
     def begin(actor: ActorRank, *, joins: bool = False) -> Any:

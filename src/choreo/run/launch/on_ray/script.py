@@ -116,7 +116,7 @@ LOST = 255
 
 
 def _next(job: ActorJob, stream: Any) -> tuple[str, Any]:
-    """What a rank prints next; nothing from a rank that is lost."""
+    """The next output of a rank; nothing from a rank that is lost."""
     try:
         what, value = job.ray.get(next(stream))
     except StopIteration:

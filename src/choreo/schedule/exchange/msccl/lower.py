@@ -152,7 +152,7 @@ Connection = tuple[int, int] | None
 
 
 def _shared(rank: _Rank, fused: dict[int, int], share: bool) -> Iterator[tuple[Connection, Connection]]:
-    """Which incoming and outgoing connections share a thread block: those with the most to fuse first."""
+    """Pairs of incoming and outgoing connections that share a thread block: those with the most to fuse first."""
     out_of = {number: ends for ends, numbers in rank.outgoing.items() for number in numbers}
     common: Counter[tuple[tuple[int, int], tuple[int, int]]] = Counter()
     for ends, numbers in rank.incoming.items():

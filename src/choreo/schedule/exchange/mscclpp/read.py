@@ -71,7 +71,9 @@ def _all_ops(plan: Plan) -> Iterator[tuple[Gpu, Block, Op]]:
 
 
 def _pieces(plan: Plan) -> int:
-    """How many equal pieces a chunk is split into, so that loops and groups of thread blocks get whole pieces."""
+    """The number of equal pieces that a chunk is split into, so that loops and groups of thread blocks get whole
+    pieces.
+    """
     groups = {op.tbg_info.tbg_size for _, _, op in _all_ops(plan) if op.tbg_info is not None}
     loops = ROUNDS if any(op.name == "pipeline" for _, _, op in _all_ops(plan)) else 1
     return math.lcm(loops * math.lcm(*groups)) if groups else loops

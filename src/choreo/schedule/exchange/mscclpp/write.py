@@ -102,7 +102,7 @@ def _beyond(schedule: Schedule, why: str) -> RefusedError:
 
 
 def _inboxes(layout: Layout) -> list[int]:
-    """Where in the receiver's scratch each message arrives: a place that nothing else uses."""
+    """The place in the receiver's scratch where each message arrives; nothing else uses it."""
     end = list(layout.scratch)
     first = []
     for message in layout.messages:
@@ -161,7 +161,7 @@ def _too_many(layout: Layout, window: list[Step], inbox: Sequence[int], *, first
 def _part(
     layout: Layout, rank: int, window: list[Step], inbox: Sequence[int], *, first: bool, last: bool
 ) -> _Part:  # fmt: skip
-    """What one rank does in some steps."""
+    """The operations of one rank in some steps."""
     messages = layout.messages
     part = _Part()
     mine = [together.get(rank, []) for together in window]

@@ -128,7 +128,7 @@ def ways_of(topology: Topology, schedule: Schedule, members: Members) -> Ways:
 
 
 def _pairs(schedule: Schedule) -> tuple[Ints, Ints]:
-    """Who sends to whom in a schedule."""
+    """The pairs of sender and receiver in a schedule."""
     found = [np.unique(block.src.astype(np.int64) * schedule.ranks + block.dst) for block in schedule.blocks()]
     pairs = np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
     return pairs // schedule.ranks, pairs % schedule.ranks

@@ -266,7 +266,7 @@ class Core(MessageGraph):
         return np.array(self.shared.bytes).tobytes(), np.array(self.shared.busy_s).tobytes()
 
     def finish(self) -> bytes:
-        """When each rank was done, after an alone pass; here that is one without messages."""
+        """The time at which each rank was done, after an alone pass; here that is one without messages."""
         return np.full(len(self.place), self.job_start).tobytes()
 
     def messages(self) -> dict[str, bytes]:

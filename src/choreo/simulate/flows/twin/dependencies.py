@@ -211,7 +211,7 @@ class MessageGraph:
         return {name: column.tobytes() for name, column in found.items()}, send, write, overwrite
 
     def reach(self, columns: tuple[npt.NDArray[np.generic], ...], in_port_order: bool, one_port: bool) -> Reach:
-        """How many messages some steps have, and a step of which one must have started before any of them can."""
+        """The number of messages in some steps, and a step of which one must have started before any of them can."""
         src, dst, chunk, count = (np.asarray(column, np.int64) for column in columns[1:5])
         reads, writes = self._cells(src, chunk, count), self._cells(dst, chunk, count)
         rows = list(zip(*(column.tolist() for column in columns), reads, writes, strict=True))
@@ -234,6 +234,6 @@ class MessageGraph:
 
 
 def _lists(lists: list[list[int]]) -> Lists:
-    """Where each list begins, and what is in them all."""
+    """The beginning of each list, and the content of all of them."""
     begins = np.cumsum([0, *(len(one) for one in lists)], dtype=np.int64)
     return begins.tobytes(), np.array([to for one in lists for to in one], np.int64).tobytes()

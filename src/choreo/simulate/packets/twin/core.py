@@ -84,5 +84,5 @@ class Core(Messages):
         return link.shift, np.array(link.history, np.int64).tobytes()
 
     def waiting(self) -> list[tuple[int, int]]:
-        """Which queues hold packets that came by which links."""
+        """The queues that hold packets, by the link on which these arrived."""
         return [(packet.ingress, link.number) for link in self.links for packet in link.data]
