@@ -38,6 +38,7 @@ FIXED = (
 SWITCHES = ("sequence_parallel", "overlap")
 NUMBERS = ("layers", "hidden", "heads", "kv_heads", "ffn", "gated", "vocab", "parameters")
 # Bytes of a number.
+LONG = 8192  # tokens of a sequence in an example
 WIDTHS = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "fp4": 0.5}
 SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
 
@@ -94,14 +95,11 @@ def job_arguments(options: dict[str, object]) -> JobArguments:
     workload = workload_of(options)
     transformer = isinstance(workload, Model)
     options = options | {"cluster": options["cluster"] or _usual_cluster(options["device"])}
-    for name, example in (("cluster", "--cluster hgx-h100"), ("global_batch", "--global-batch 1024")):
-        if options[name] is None:
-            raise UsageError(f"say --{name.replace('_', '-')}, as in {example}")
-    gpus = get_cluster(str(options["cluster"])).gpus if options["gpus"] is None else int(str(options["gpus"]))
-    if gpus is None:
-        raise UsageError(f"say --gpus, as in --gpus 512, or how many nodes there are, as in {options['cluster']}:64")
-    if isinstance(workload, Model) and options["seq"] is None:
-        raise UsageError(f"say how many tokens a sequence has: --seq {workload.max_seq or 8192}")
+    cluster = options["cluster"]
+    counted = None if cluster is None else get_cluster(str(cluster)).gpus
+    gpus = counted if options["gpus"] is None else int(str(options["gpus"]))
+    _check_complete(options | {"gpus": gpus}, workload.max_seq or LONG if isinstance(workload, Model) else None)
+    assert gpus is not None
     device = None if options["device"] is None else str(options["device"])
     family = get_cluster(str(options["cluster"])).chip(device).family
     default = ("bf16", usual_program(family)) if transformer else ("fp16", "torch-eager")
@@ -117,6 +115,18 @@ def job_arguments(options: dict[str, object]) -> JobArguments:
         software=str(options["software"] or default[1]),
         device=device,
     )
+
+
+def _check_complete(options: dict[str, object], max_seq: int | None) -> None:
+    """Name everything that a job still needs at once, with an example; `max_seq` is None where there are no tokens."""
+    examples = {"cluster": "hgx-h100", "gpus": "64", "global_batch": "256"}
+    if max_seq is not None:
+        examples["seq"] = str(min(max_seq, LONG))
+    lacking = [f"--{name.replace('_', '-')} {value}" for name, value in examples.items() if options[name] is None]
+    if lacking:
+        cluster = options["cluster"]
+        nodes = f"; {cluster}:8 would say how many GPUs there are" if options["gpus"] is None and cluster else ""
+        raise UsageError(f"a job needs more, as in {' '.join(lacking)}{nodes}")
 
 
 def _usual_cluster(device: object) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +34,7 @@ class Answer:
 
 def refused(text: str, error: Exception) -> Exception:
     """What went wrong with a query, in a sentence."""
-    reason = " ".join(str(error).split())
+    reason = " ".join(re.sub(r"\n+LINE \d+:.*", "", str(error), flags=re.DOTALL).split())  # DuckDB repeats the query
     if "readonly" in reason or "not authorized" in reason or "read-only" in reason:
         return UsageError(f"{short(text)!r} would write, and the store is only read here; write select ...")
     unknown = "no such" in reason or "does not exist" in reason  # SQLite's words, and DuckDB's

@@ -15,9 +15,11 @@ FORMATS = (".csv", ".json", ".parquet")
 
 
 def check_format(path: Path) -> None:
-    """Refuse a file whose extension is not a known format."""
+    """Refuse a file whose extension is not a known format, or whose format cannot be written here."""
     if path.suffix not in FORMATS:
         raise UsageError(f"{shown(path)}: a table goes to a file that ends in {', '.join(FORMATS)}")
+    if path.suffix == ".parquet":
+        need("pyarrow", instead="write a .csv or .json file")
 
 
 def write_answer(answer: Answer, path: Path) -> None:
@@ -37,7 +39,6 @@ def write_answer(answer: Answer, path: Path) -> None:
 
         write_text(path, json.dumps(answer.to_dicts(), indent=1) + "\n")
     else:
-        need("pyarrow", instead="write a .csv or .json file")
         import pyarrow as pa
         from pyarrow import parquet
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["print_planning"]
 
+# A plan that is less likely to fit in memory is not worth launching.
+LEAST_CHANCE = 0.01
+
 
 def print_planning(planning: Planning, run: TrainingRun | None = None) -> None:
     """Print everything about the answer, the best plan first."""
@@ -36,7 +39,7 @@ def print_planning(planning: Planning, run: TrainingRun | None = None) -> None:
         if planning.equal > 1:
             echo_line(f"the first {planning.equal} differ by less than the error of such predictions")
     _print_ruled_out(planning)
-    if planning.job is not None:
+    if planning.job is not None and planning.best.step.fits_chance >= LEAST_CHANCE:
         _print_launch(planning.job, planning.best.plan)
 
 
