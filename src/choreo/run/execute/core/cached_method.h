@@ -1,7 +1,7 @@
 /* A method of a communicator that looks into the call cache before it calls the Python function that it wraps.
  *
- * A Python function costs more than a small call between two cores. Only calls with positional arguments, and with none but
- * `timeout` by name, are looked up; all others, and those that are not cached, go to the function.
+ * A Python function costs more than a small call between two cores. Calls are looked up if they have only positional
+ * arguments, apart from `timeout`. All others, and those that are not cached, go to the function.
  */
 typedef struct {
     PyObject_HEAD

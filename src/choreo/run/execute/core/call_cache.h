@@ -1,8 +1,8 @@
 /* The call cache: the shortest way from a user's array to the executor.
  *
- * A call that was made before is found by the objects it is made with: the operation or root, the dtype of the array, and
- * how many elements it has. It was checked then; only what can have changed since is checked here. Every other call goes
- * through Python.
+ * A repeated call is found by the objects that it is made with: the operation or root, the dtype of the array, and the number
+ * of its elements. It was checked the first time; now only what may have changed is checked. Every other call goes through
+ * Python.
  */
 #define NPY_NO_DEPRECATED_API NPY_1_7_API_VERSION
 #include <numpy/ndarraytypes.h>

@@ -1,7 +1,7 @@
-/* The failure detector: who died, gave up, left, or made another call. Also how a rank says that it has given up itself.
+/* The failure detector: which ranks died, gave up, left, or made another call. Also how a rank says that it has given up itself.
  *
- * Peers on this host are watched through a pidfd and their segment, peers elsewhere through their control connection. What
- * comes there is sealed, and Python reads it: the connection is only asked when it has something to read.
+ * Peers on this host are watched through a pidfd and their segment, peers elsewhere through their control connection. Control
+ * frames are sealed, and Python reads them: it is only called when a connection has something to read.
  */
 #define HEALTH_CHECK_S 0.02 /* how often a waiting rank checks on its peers */
 #define SIGNAL_CHECK_S 0.05 /* and whether Python has a signal to handle */

@@ -1,4 +1,4 @@
-/* The layout of what ranks share: the segment, a program's operations, and frames on a socket.
+/* The layout of shared data: the segment, a program's operations, and frames on a socket.
  *
  * `layout.py` and `program.py` have the same in Python. module.c exports this one, and a test compares them.
  */

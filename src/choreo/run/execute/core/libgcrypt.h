@@ -1,6 +1,6 @@
-/* AES-128-OCB from libgcrypt, which has it for wide instructions (VAES): on processors that have those, it is twice as fast as OpenSSL
- * 3's. The bytes are the same (RFC 7253), so each rank takes the faster of the two for itself. The library is found at run time, and
- * need not be there: most systems have it, because their package managers or systemd use it.
+/* AES-128-OCB from libgcrypt. It uses wide instructions (VAES), and is twice as fast as OpenSSL 3's on processors that have them.
+ * The bytes are the same (RFC 7253), so each rank uses the faster of the two. The library is optional, and found at run time. Most
+ * systems have it, because their package managers or systemd use it.
  */
 #include <dlfcn.h>
 

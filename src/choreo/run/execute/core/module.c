@@ -1,19 +1,20 @@
 /* The compiled executor: runs a rank's program over shared memory and sockets, without the GIL. `twin` does the same in Python,
- * and docs/explanation/running.md says how it works. In short:
+ * and docs/explanation/running.md explains how it works. In short:
  *
- * Every rank writes only its own segment; the others map it read-only, so a rank that wakes up after it was given up harms
- * nobody. In the segment of rank i, channel j is what i tells j: a mailbox for each of the last eight calls, and which of j's
- * messages i has consumed. A receiver waits until the mailbox's counter reaches its message, then reads the data where the
- * sender has it. Peers on other hosts are reached through sockets.
+ * Every rank writes only its own segment; the others map it read-only. So a rank that wakes up after it was given up cannot
+ * do any harm. In the segment of rank i, channel j holds what i tells j: a mailbox for each of the last 64 calls, and which of
+ * j's messages i has consumed. A receiver waits until the mailbox's counter reaches its message, and then reads the data where
+ * the sender has it. Peers on other hosts are reached through sockets.
  *
- * All calls that a rank has made are hashed into one number, the chain. Ranks that ever made different calls have different
- * chains from then on, so the next message between them tells.
+ * All calls that a rank has made are hashed into one number, the chain. Once ranks have made different calls, their chains
+ * differ, and the next message between them shows it.
  *
- * The staging has eight slots, and calls take them in turn, as they take mailboxes. A call begins only when all peers have
- * returned from the one eight calls ago. A large call is cut into parts, which alternate between two slots. There, and where
- * arrays are read in place, the counters of consumed messages say what may be overwritten.
+ * A call begins only when all peers have returned from the call 64 before it, whose mailboxes it reuses. Staging has eight
+ * slots, and a call that stages waits until all peers have returned from the call that last used its slot. A large call is cut
+ * into parts, which alternate between two slots. There, and where arrays are read in place, the counters of consumed messages
+ * say what may be overwritten.
  *
- * Every wait ends: by what is waited for, by the deadline, by a failure of a peer, or by a signal. What a peer's segment or
+ * Every wait ends: with what is waited for, at the deadline, by a failure of a peer, or by a signal. What a peer's segment or
  * socket says is never used as a length or an address without a check.
  *
  * The headers below are parts of this one translation unit, so that the compiler can inline across them.

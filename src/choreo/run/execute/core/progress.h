@@ -1,9 +1,9 @@
 /* The progress queue: asynchronous calls, run in the order in which they were made.
  *
- * A thread of its own runs them. A cached call needs no interpreter, so it runs while Python computes. Every other call is a
+ * A separate thread runs them. A cached call needs no interpreter, so it runs while Python computes. Every other call is a
  * Python callable, for which the thread takes the GIL. Whoever waits for a call runs those before it and then the call itself,
- * unless somebody is running one at that moment. Only one call runs at a time, and that keeps them in order. A call that was made
- * while the queue was held does not wake the thread: it saves a change of threads where the caller is about to wait anyway.
+ * unless somebody is already running one. Only one call runs at a time, which keeps them in order. A call made while the queue
+ * is held does not wake the thread. That saves a thread switch if the caller is about to wait anyway.
  *
  * Lock order: a thread that holds `lock` never waits for the GIL.
  */

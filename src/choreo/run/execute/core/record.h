@@ -1,10 +1,10 @@
-/* Sealed records on a stream between hosts, with AES-128-OCB or -GCM from OpenSSL's libcrypto, which is found at run time. Where
- * libgcrypt is faster, OCB is its (`libgcrypt.h`).
+/* Sealed records on a stream between hosts, with AES-128-OCB or -GCM from OpenSSL's libcrypto, which is found at run time. If
+ * libgcrypt's OCB is faster, that is used (`libgcrypt.h`).
  *
  * A range of bytes is cut into records of RECORD_BYTES; only its last may be shorter. A record is encrypted, and a tag of 16
- * bytes follows it. Its number on this connection is the nonce, and each direction of each connection has a key of its own. So
- * a record that is changed, repeated, left out or moved does not open. Both sides know how long every record is: no length is
- * sent. After so many records a key is replaced by its HMAC-SHA256. `transport/records.py` has the same in Python.
+ * bytes follows it. Its number on this connection is the nonce, and each direction of each connection has its own key. So a
+ * record that was changed, repeated, left out or moved does not open. Both sides know how long every record is: no length is
+ * sent. After a fixed number of records, a key is replaced by its HMAC-SHA256. `transport/records.py` has the same in Python.
  */
 #include "libgcrypt.h"
 

@@ -1,4 +1,4 @@
-/* What a thread tells the processor and the scheduler while it waits. */
+/* Hints to the processor and the scheduler while a thread waits. */
 #ifndef CHOREO_SCHEDULING_H
 #define CHOREO_SCHEDULING_H
 #include <sched.h>

@@ -1,5 +1,5 @@
-/* Receiving from ranks of other hosts. A receiver knows what every frame must say and how many bytes follow it. A frame that
- * says anything else is refused, and no length from outside is ever used.
+/* Receiving from ranks of other hosts. A receiver knows what every frame must say and how many bytes follow it. It refuses a
+ * frame that says anything else, and never uses a length from outside.
  */
 #define SMALL_BYTES ((size_t)16 << 10) /* up to this length a frame and its payload are read at once */
 

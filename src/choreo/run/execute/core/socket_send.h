@@ -1,8 +1,8 @@
 /* Sending to ranks of other hosts.
  *
- * A peer elsewhere has a control connection and one or more streams. A stream carries frames of 32 bytes, each followed by
- * its payload straight from the sender's array, in the order of the sender's program. A long range is cut into stripes, one
- * a stream, in a way that both ends derive from its length. Where streams are sealed, frames and payloads are cut into records
+ * A peer on another host has a control connection and one or more streams. A stream carries frames of 32 bytes, each followed
+ * by its payload straight from the sender's array, in the order of the sender's program. A long range is cut into stripes, one
+ * per stream; both ends derive them from its length. If streams are sealed, frames and payloads are cut into records
  * (`record.h`), which are encrypted from the array into a buffer.
  */
 static void clear_queues(Endpoint *here) {

@@ -1,11 +1,11 @@
 /* Staging: which slot a call takes, and how its bytes get there.
  *
  * A peer's core has read what was staged in this place before. While that core's own cache still holds it, a plain store must first
- * take every line away from there, and it is faster to write past the caches. Once the lines have moved on to a cache that both cores
- * share, plain stores are up to twice as fast, and so is the peer that reads them. But if the cores share no cache, they are up to
- * twenty times as slow. The cores of a virtual machine may change from one to the other within seconds. So each program tries both
- * ways. What counts is how long a whole part takes, or a call of one part: most of the difference is at the readers. All ranks begin
- * the same parts in the same order, so their trials coincide.
+ * take every line away from there, and a non-temporal store is faster. Once the lines have moved to a cache that both cores share,
+ * plain stores are up to twice as fast, and the peer that reads them is faster too. But if the cores share no cache, plain stores are
+ * up to twenty times as slow. The cores of a virtual machine may change from one case to the other within seconds. So each program
+ * tries both ways. It times whole parts, or calls of one part, because most of the difference is at the readers. All ranks begin the
+ * same parts in the same order, so their trials coincide.
  */
 #define LARGE_CALL ((size_t)64 << 10)   /* a call that moves more bytes releases the GIL at once */
 #define WARM 2                          /* parts that do not count after a change: the slots still hold what the other way left */

@@ -1,4 +1,4 @@
-/* What a rank keeps for itself: its endpoint, what it knows of each peer, programs, and the call that is running. */
+/* The private state of a rank: its endpoint, what it knows of each peer, programs, and the call in progress. */
 
 typedef struct {
     int fd;

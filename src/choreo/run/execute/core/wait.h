@@ -1,10 +1,10 @@
-/* Waiting for a counter of a peer in shared memory: spin, then yield, then sleep on a futex. Every wait ends: by the counter,
- * by the deadline, by a failure, or by a signal.
+/* Waiting for a counter of a peer in shared memory: spin, then yield, then sleep on a futex. Every wait ends: with the counter,
+ * at the deadline, by a failure, or by a signal.
  *
- * A yield pays only where it hands the core to another rank. A program of somebody else keeps the core for milliseconds, and a
- * rank that yields waits behind it. Ranks in sessions of their own, as torchrun starts them, are apart: Linux gives each session
- * a share of the core, and a rank that yields just uses up its own. So ranks learn how often to yield before they sleep. A rank
- * that waits asks for a short slice: it runs soon after a wake-up, and a yield costs it no more than that slice.
+ * A yield pays only if it hands the core to another rank. Another program keeps the core for milliseconds, and a rank that
+ * yields waits behind it. If ranks are in sessions of their own, as torchrun starts them, Linux gives each session a share of
+ * the core, and a rank that yields only uses up its own. So ranks learn how often to yield before they sleep. A rank that waits
+ * asks for a short slice: it then runs soon after a wake-up, and a yield costs it no more than that slice.
  */
 #define LOOKS 20          /* at a counter, before the clock is read */
 #define GIL_NS 20000      /* how long it spins before it releases the GIL */

@@ -1,4 +1,4 @@
-/* The ring of a channel. `ring.py` says what stands in it, and does the same in Python. */
+/* The ring of a channel. `ring.py` describes its contents, and does the same in Python. */
 #define TAIL 2
 #define HEAD 3
 #define WANTS_ROOM 5

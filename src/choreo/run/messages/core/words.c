@@ -1,8 +1,8 @@
-/* Words of shared memory by which the ranks of one host tell each other of messages, and copies of what they send. `words.py`
- * says what the words mean, and does the same in Python.
+/* Words of shared memory by which the ranks of one host notify each other of messages, and copies of what they send. `words.py`
+ * explains the words, and does the same in Python.
  *
- * A rank writes only its own segment; the others map it read-only. Whoever tells a peer something rings the peer's bell: it
- * counts up a word, and wakes the peer if that sleeps. A rank that waits watches the bells of all peers at once.
+ * A rank writes only its own segment; the others map it read-only. A rank that notifies a peer rings the peer's doorbell: it
+ * increments a word, and wakes the peer if it sleeps. A rank that waits watches the doorbells of all peers at once.
  */
 #define PY_SSIZE_T_CLEAN
 #define _GNU_SOURCE

@@ -1,5 +1,5 @@
-/* A shared run that goes on for a while, so that jobs can be added to it. They may even begin before the time that has been
- * reached, as long as they have met nobody until then: flows that share nothing do not see each other's time. */
+/* Running a shared run up to a time, so that jobs can be added to it. A job may even begin before the time that has been reached,
+ * as long as it has met nobody until then: flows that share nothing do not affect each other. */
 
 static PyObject *core_advance(Core *core, PyObject *args) {
     /* Go on until some ranks are done, or nothing more happens until then. Returns when something happens next, and the ranks

@@ -1,6 +1,6 @@
-/* The alone pass: one pass over the rows in order of steps, as long as no two messages are on a link at the same time, and no
- * rank takes up a message of a later step before one of an earlier step. It gives up when they are, or one does. If asked to,
- * it keeps the messages as the shared pass does. */
+/* The alone pass: one pass over the rows in order of steps. It is valid as long as no two messages are on a link at the same time,
+ * and no rank takes up a message of a later step before one of an earlier step; otherwise it gives up. On request, it keeps the
+ * messages as the shared pass does. */
 
 /* Make room for who was where, by message. */
 static int ready_users(Core *core, int64_t ports) {

@@ -1,4 +1,4 @@
-/* The shared pass, first half: the messages of all steps, and what each of them waits for. */
+/* The shared pass, first half: the messages of all steps, and their dependencies. */
 
 /* Make room for what is known of each cell and port. */
 static int ready_shared(Core *core) {

@@ -1,5 +1,5 @@
-/* Messages as columns, some whole steps at a time, with those that each waits for. The packet simulator reads them; nothing
- * is kept here but who wrote and read each cell last, so a schedule need not be held whole. */
+/* Messages as columns, some whole steps at a time, with those that each waits for. The packet simulator reads them. Only the
+ * last writer and readers of each cell are kept here, so a schedule need not be held whole. */
 
 static const Field GRAPH_FIELDS[] = {
     {"bytes", offsetof(Message, bytes), 8},   {"reduce_s", offsetof(Message, reduce_s), 8},

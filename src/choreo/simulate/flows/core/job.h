@@ -1,4 +1,4 @@
-/* The job at hand: its ranks and nodes, and the cells that its rows cut the vector into. */
+/* The current job: its ranks and nodes, and the cells that its rows cut the vector into. */
 
 static int64_t cell_of(const Core *core, int64_t rank, int64_t chunk) {
     const Job *job = &core->job;

@@ -1,4 +1,4 @@
-/* What is told of every message, as columns. An alone pass fills them step by step, and needs no list of messages besides. */
+/* The history of every message, as columns. An alone pass fills them step by step, and needs no list of messages besides. */
 
 /* The columns of the messages: where each field lies in a message, and how large it is. */
 typedef struct { const char *name; size_t offset, size; } Field;

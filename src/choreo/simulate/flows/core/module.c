@@ -1,8 +1,8 @@
-/* The inner loops of the network simulator. `twin` is the same thing in Python: the oracle of this code in the tests, and
- * what runs where there is no compiler. docs/explanation/simulation.md says what is computed; in short:
+/* The inner loops of the network simulator. `twin` is the same in Python: the oracle of this code in the tests, and the fallback
+ * without a compiler. docs/explanation/simulation.md describes the model; in short:
  *
  *   message   the rows of one step between the same two ranks. It is sent when what it reads has been written, which takes
- *             its sender's time, and starts when the messages of earlier steps at its ports (the links by which it leaves
+ *             its sender's time. It starts when the messages of earlier steps at its ports (the links by which it leaves
  *             its sender) are out too. It is out when its last byte has left, and arrives a latency later. It is written when
  *             nobody has still to read the places it writes, in order of (step, src) among those that write them, and after
  *             its receiver has taken it in and reduced it.

@@ -1,4 +1,4 @@
-/* A module of Python with one type in it. */
+/* A Python module with one type in it. */
 static PyObject *module_of_type(struct PyModuleDef *module, const char *name, PyType_Spec *spec) {
     PyObject *made = PyModule_Create(module);
     if (!made) return NULL;

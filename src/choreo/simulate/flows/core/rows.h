@@ -1,4 +1,4 @@
-/* The rows of some whole steps, and what both passes look up about one step. */
+/* The rows of some whole steps, and the lookups of both passes about one step. */
 
 typedef struct {
     int64_t *step, *src, *dst, *chunk, *count, *weight;

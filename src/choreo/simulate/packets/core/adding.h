@@ -1,5 +1,5 @@
-/* Messages are added some whole steps at a time, in their order, and those that nothing can ask for any more make room for
- * them. So what is there grows with what is under way, not with the schedule. */
+/* Adding messages, some whole steps at a time, in their order. Messages that nothing can refer to any more make room for them. So
+ * memory grows with what is in progress, not with the schedule. */
 
 /* The columns of some messages. Lists: `from` says where each message's begins. */
 typedef struct {

@@ -1,4 +1,4 @@
-/* Messages: what each waits for before it starts and before it is written. docs/explanation/simulation.md has the rule; it is
+/* Messages: what each waits for before it starts and before it is written. The rule is in docs/explanation/simulation.md, and is
  * the same for flows and for packets. */
 
 static int start_message(Core *core, int32_t id);

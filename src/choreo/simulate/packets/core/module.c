@@ -1,13 +1,13 @@
-/* The packet simulator's inner loops. `twin` is the same in Python, bit for bit: what runs where there is no compiler, and
- * what the tests hold this to. docs/explanation/packets.md says what is simulated; in short:
+/* The packet simulator's inner loops. `twin` is the same in Python, bit for bit: the fallback without a compiler, and the
+ * oracle of this code in the tests. docs/explanation/packets.md describes the model; in short:
  *
- *   message     starts, is out, arrives and is written by the same rule as in flows/core; between start and arrival it is
+ *   message     starts, is out, arrives and is written by the same rule as in flows/core. Between start and arrival it is
  *               packets of at most `mtu` bytes on a connection, one for each pair of members.
- *   port        sends one packet at a time: answers first, then in turn what passes through and what begins here. A packet is
- *               received whole before it is sent on.
- *   switch      has one memory for all its queues, with thresholds that fall as it fills. Where it is full, a lossy one drops
- *               and a lossless one pauses the link that the packet came by.
- *   connection  sends again what is lost, and under DCQCN slows down when packets were marked.
+ *   port        sends one packet at a time: acknowledgements first, then in turn packets that pass through and packets that
+ *               begin here. A packet is received whole before it is forwarded.
+ *   switch      has one memory for all its queues, with thresholds that fall as it fills. When it is full, a lossy one drops
+ *               packets, and a lossless one pauses the link that the packet came by.
+ *   connection  retransmits lost packets, and under DCQCN slows down when packets were marked.
  *
  * A packet costs two events a link: its turn at the port, and its arrival. A port and a wire are first in, first out, so each
  * has one event pending, and the heap is as large as the network, not as the traffic.

@@ -1,5 +1,5 @@
 /* DCQCN: the rate of each connection. Zhu et al., "Congestion control for large-scale RDMA deployments", SIGCOMM 2015. Timers
- * that ran out meanwhile are made up for when the rate is asked for, so an idle connection costs no events. */
+ * that have expired are applied when the rate is asked for, so an idle connection costs no events. */
 
 static void raise_rate(const Core *core, Control *control) {
     int32_t stages = control->timer_stage < control->byte_stage ? control->timer_stage : control->byte_stage;

@@ -1,4 +1,4 @@
-/* Making the state of a simulation from columns. */
+/* Building the state of a simulation from columns. */
 
 /* A column of the dictionary as 64-bit numbers or doubles; they are borrowed from `in`, which is released at the end. */
 typedef struct { PyObject *columns; Column in[48]; int held; int bad; } Given;

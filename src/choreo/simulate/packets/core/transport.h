@@ -1,4 +1,4 @@
-/* Connections: packets in order of their sequence numbers, acknowledgements, and what is sent again. */
+/* Connections: packets in order of their sequence numbers, acknowledgements, and retransmissions. */
 
 static int has_bit(const Window *window, uint32_t base, uint32_t psn) {
     if (psn - base >= window->room) return 0;
