@@ -40,8 +40,9 @@ REST = (
         5,
     ),
     (
-        "Simulate: how long does it take on two servers of eight A100s, and what is the best possible time?",
-        "simulate all_reduce --topology dgx-a100:2 --size 64MiB --algorithm ring --algorithm hierarchical",
+        "Simulate: how long does it take on two servers of eight A100s, and how far from optimal is it? "
+        "`synthesized` is a schedule that Choreo makes for this network.",
+        "simulate all_reduce --topology dgx-a100:2 --size 64MiB -a ring -a hierarchical -a synthesized",
         99,
     ),
     (
