@@ -168,6 +168,6 @@ def test_a_file_shows_what_a_link_shows() -> None:
     page = static_page("http://127.0.0.1:1/#ranks=4&cuts=0~1*0.5&slow=2*3")
     assert '"0-1=0.5' in page.replace("\\", "") or "0-1=0.5" in page
     assert "http-equiv" in page
-    for link in ("ranks=many", "ranks=0", "cuts=nonsense", "slow=1*x", "size=lots"):
+    for link in ("ranks=many", "ranks=0", "cuts=nonsense", "slow=1*x", "size=lots", "rankz=4"):
         with pytest.raises(choreo.UsageError):
             static_page(link)

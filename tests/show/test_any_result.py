@@ -16,6 +16,7 @@ from choreo.errors import UsageError
 from choreo.plan import Planning
 from choreo.show import kinds, notebook_html, to_html, to_svg, to_text
 from choreo.show.sheet import Sheet, SheetTable, sheet_html, sheet_text
+from choreo.show.workload.sheet import workload_sheet
 from tests.helpers.pages.browser import Browser, needs_browser
 
 LINK = choreo.CostModel(1e-6, 50e9)
@@ -54,6 +55,11 @@ def _workload() -> choreo.WorkloadSimulation:
     for rank in range(2):
         graph.collective(rank, "all_reduce", "1MiB", (0, 1), after=[graph.compute(rank, "forward", 1e-3)])
     return choreo.simulate_workload(graph.finish(), "ring(2, 50GB/s, 1us)")
+
+
+def test_links_with_the_same_figures_are_one_row() -> None:
+    (links,) = [table for table in workload_sheet(_workload()).tables if table.caption == "busiest links"]
+    assert [row[0] for row in links.rows] == ["0 → 1 and 1 more"]
 
 
 # A thing of every kind, and words that its text must have.

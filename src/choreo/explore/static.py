@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 from html import escape
 from urllib.parse import parse_qsl
 
 import msgspec
 
-from choreo.errors import UsageError
+from choreo.errors import UsageError, short
 from choreo.explore.fields import Cut, FieldError, Fields, Slow
 from choreo.explore.server import web_files
 from choreo.explore.views.chunks import chunks
@@ -19,6 +20,7 @@ __all__ = ["static_page"]
 
 STYLES = ("/show/base.css", "/show/simulation/network.css", "/explore.css")
 TEXTS = ("collective", "algorithm", "size", "topology", "alpha", "bandwidth", "gamma", "document", "packets")
+NAMES = (*TEXTS, "ranks", "cuts", "slow", "versus", "time", "pick", "view")
 
 
 def static_page(link: str = "") -> str:
@@ -28,6 +30,9 @@ def static_page(link: str = "") -> str:
     '<!doctype html>'
     """
     state = dict(parse_qsl(link.rpartition("#")[2]))
+    for name in state:
+        if name not in NAMES and (close := difflib.get_close_matches(name, NAMES, n=1)):  # others are of other views
+            raise UsageError(f"this is not a link of the page: it has no {short(name)!r}; did you mean {close[0]!r}?")
     fields = _fields(state)
     answers: dict[str, object] = {"state": state, "words": words(Words())}
     try:

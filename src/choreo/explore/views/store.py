@@ -81,6 +81,6 @@ def _empty(asked: Ask) -> str:
     if asked.view == "compared" and not asked.where and select(("count(*)",), view="result").rows[0][0]:
         return (
             "the store has no prediction with a measurement beside it: choreo sweep bench, --record on choreo bench or "
-            "run, or choreo record import bring measurements; what is there is under every result"
+            "run, or choreo record import bring measurements; to see what it has, choose every result as rows"
         )
     return "the store has nothing like this; choreo sweep, or --record on a command, fills it"

@@ -119,8 +119,9 @@ export class MapView {
       element("i", {}, item).style.background = this.hue(name);
       item.append(`${name} (${count})`);
     }
+    const byFormula = (state().by || "formula") === "formula" ? " A formula knows only ports: for the links of the network, time by simulation." : "";
     const won = at && this.winner(at.row, at.column);
-    this.note.textContent = won ? this.words(won).replaceAll("\n", "; ") : "A colour is faint where the runner-up is close. Click a cell to open it.";
+    this.note.textContent = won ? this.words(won).replaceAll("\n", "; ") : `A colour is faint where the runner-up is close. Click a cell to open it.${byFormula}`;
   }
 
   // The cell that the arrow keys chose.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from choreo.show.sheet import Sheet, SheetTable
 from choreo.simulate.execution import WorkloadSimulation
 from choreo.units import format_bytes, format_time
 
 __all__ = ["workload_sheet"]
 
-MOST_LINKS = 20
+MOST_LINKS = 20  # rows
+MOST_SEARCHED = 4096  # links among which those with the same figures are one row
 
 
 def workload_sheet(run: WorkloadSimulation) -> Sheet:
@@ -25,17 +28,13 @@ def workload_sheet(run: WorkloadSimulation) -> Sheet:
         (
             one.collective,
             str(one.ranks),
-            str(one.calls),
+            f"{one.calls:,}",
             format_bytes(one.size_bytes),
             format_time(one.time_s),
             format_time(one.waiting_s),
             format_time(one.exposed_s),
         )
         for one in run.exposed
-    )
-    links = tuple(
-        (f"{one['from']} -> {one['to']}", f"{100 * one['utilisation']:.1f} %", format_bytes(one["bytes"]))
-        for one in run.busiest_links(MOST_LINKS)
     )
     legs = tuple(
         (format_time(leg.start_s), format_time(leg.end_s - leg.start_s), str(leg.rank), leg.kind, leg.name)
@@ -47,7 +46,20 @@ def workload_sheet(run: WorkloadSimulation) -> Sheet:
         tuple(facts),
         (
             SheetTable("communication of an average rank", names, talk, (1, 2, 3, 4, 5, 6)),
-            SheetTable("busiest links", ("link", "used", "bytes"), links, (1, 2)),
+            SheetTable("busiest links", ("link", "used", "bytes"), _links(run), (1, 2)),
             SheetTable("critical path", ("from", "for", "rank", "kind", "node"), legs, (0, 1, 2)),
         ),
     )
+
+
+def _links(run: WorkloadSimulation) -> tuple[tuple[str, ...], ...]:
+    """The busiest links; those with the same figures are one row, which names the first."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for one in run.busiest_links(MOST_SEARCHED):
+        figures = f"{100 * one['utilisation']:.1f} %", format_bytes(one["bytes"])
+        alike.setdefault(figures, []).append(f"{one['from']} → {one['to']}")
+    rows = (
+        (names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1:,} more", *figures)
+        for figures, names in alike.items()
+    )
+    return tuple(islice(rows, MOST_LINKS))
