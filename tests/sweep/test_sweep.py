@@ -54,6 +54,15 @@ def test_price() -> None:
         assert {name: row[name] for name in found} == dict(found)
 
 
+def test_a_collective_or_a_model_by_place() -> None:
+    by_place = choreo.sweep("price", "all_reduce", algorithm="ring", ranks=4, size="1KiB")
+    assert by_place.rows == choreo.sweep("price", collective="all_reduce", algorithm="ring", ranks=4, size="1KiB").rows
+    several = choreo.sweep("price", ["all_reduce", "all_gather"], algorithm="ring", ranks=4, size="1KiB")
+    assert several["collective"] == ["all_reduce", "all_gather"]
+    with pytest.raises(choreo.UsageError, match="collective is given twice, as 'all_reduce' and as collective='r"):
+        choreo.sweep("price", "all_reduce", collective="reduce", ranks=4, size="1KiB")
+
+
 def test_simulate() -> None:
     table = choreo.sweep(
         "simulate", collective="all_gather", algorithm=["ring", "hierarchical"], topology=NETWORKS, size=[8, "1MiB"]

@@ -19,10 +19,11 @@ from choreo.units import (
     parse_time,
 )
 
-__all__ = ["AXES", "MOST_CASES", "Axis", "Value", "split", "values_of"]
+__all__ = ["AXES", "MOST_CASES", "NAMED", "Axis", "Value", "split", "values_of"]
 
 Value = str | int | float | bool | None
 MOST_CASES = 10_000_000
+NAMED = ("collective", "model")  # axes that are given by place
 _MARK = re.compile("[(),]")
 
 

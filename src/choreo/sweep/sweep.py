@@ -17,7 +17,7 @@ from choreo.record.store.provenance import code_hash
 from choreo.sweep.axes import values_of
 from choreo.sweep.table import Table
 from choreo.sweep.tasks import Done, Task
-from choreo.sweep.verbs import cases_of, get_verb
+from choreo.sweep.verbs import cases_of, get_verb, named_axis
 from choreo.sweep.workers.local import available_cores, run_here
 
 __all__ = ["Progress", "sweep", "sweep_cases"]
@@ -28,6 +28,7 @@ Progress = Callable[[int, int, float], None]
 
 def sweep(
     verb: str,
+    name: object = None,
     *,
     store: str | Path | None = None,
     workers: int | None = None,
@@ -39,18 +40,24 @@ def sweep(
 ) -> Table:
     """Call a verb with every combination of values, on all cores, and return the results as a table.
 
-    The verbs are price, simulate, bound, nccl, plan and bench. An axis is a text as on the command line, a number, or a
-    list of them. Every case is kept in the `store` when it is done, and is not computed again: a sweep that was
-    interrupted resumes where it was. `again` recomputes all cases. `on="ray"` uses a Ray cluster.
+    The verbs are price, simulate, bound, nccl, plan and bench. `name` is a collective, or several; for plan, models. An
+    axis is a text as on the command line, a number, or a list of them. Every case is kept in the `store` when it is
+    done, and is not computed again: a sweep that was interrupted resumes where it was. `again` recomputes all cases.
+    `on="ray"` uses a Ray cluster.
 
     >>> import choreo, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     table = choreo.sweep("price", collective="all_reduce", algorithm="ring,swing", ranks=8, size="8:64",
+    ...     table = choreo.sweep("price", "all_reduce", algorithm="ring,swing", ranks=8, size="8:64",
     ...                          store=folder)
     >>> table["algorithm"][:2], table["size_bytes"][:2], len(table.rows)
     (['ring', 'swing'], [8, 8], 8)
     """
-    found = {name: values_of(name, value) for name, value in axes.items()}
+    if name is not None:
+        place = named_axis(verb)
+        if place in axes:
+            raise UsageError(f"the {place} is given twice, as {name!r} and as {place}={axes[place]!r}; leave out one")
+        axes = {place: name} | axes
+    found = {axis: values_of(axis, value) for axis, value in axes.items()}
     cases = cases_of(verb, found)
     return sweep_cases(
         verb, cases, store=store, workers=workers, on=on, address=address, again=again, progress=progress

@@ -11,10 +11,10 @@ from functools import lru_cache
 from choreo.errors import UnknownNameError, UsageError
 from choreo.files import is_file
 from choreo.record.names import typed
-from choreo.sweep.axes import MOST_CASES, Value
+from choreo.sweep.axes import MOST_CASES, NAMED, Value
 from choreo.sweep.tasks import Task
 
-__all__ = ["VERBS", "Verb", "cases_of", "get_verb"]
+__all__ = ["VERBS", "Verb", "cases_of", "get_verb", "named_axis"]
 
 SCHEDULE = ("collective", "algorithm", "ranks", "root", "segments", "axes")
 CHANGES = ("placement", "slow_link", "slow_rank")
@@ -48,6 +48,15 @@ def get_verb(name: str) -> Verb:
     if name not in VERBS:
         raise UnknownNameError("sweep of", name, VERBS)
     return VERBS[name]
+
+
+def named_axis(verb: str) -> str:
+    """The axis that is given by place: a verb's collective, or its model.
+
+    >>> named_axis("plan")
+    'model'
+    """
+    return next(one for one in get_verb(verb).needed if one in NAMED)
 
 
 def cases_of(name: str, axes: Mapping[str, Sequence[Value]]) -> list[Task]:

@@ -13,13 +13,12 @@ from choreo.cli.output.text.table import echo_json, echo_note
 from choreo.cli.progress import Progress
 from choreo.cli.recording import arguments_given, store_option
 from choreo.errors import UsageError, shown
-from choreo.sweep.axes import AXES, Value, values_of
+from choreo.sweep.axes import AXES, NAMED, Value, values_of
 from choreo.units import counted
 
 if TYPE_CHECKING:
     from choreo.sweep.table import Table
 
-NAMED = ("collective", "model")  # given by place
 SHORT = {"algorithm": ("-a",), "topology": ("-t",), "ranks": ("-p", "-n")}
 OPTIONS = tuple(name for name in AXES if name not in NAMED)
 
@@ -131,7 +130,7 @@ def command(
 
 def _asked(verb: str, name: str | None, given: dict[str, str]) -> tuple[str, dict[str, list[Value]]]:
     """The verb and the values of its axes, from a TOML file or the command line; options override the file."""
-    from choreo.sweep.verbs import get_verb
+    from choreo.sweep.verbs import named_axis
 
     found = {option: values_of(option, text) for option, text in given.items()}
     if Path(verb).suffix == ".toml":
@@ -141,7 +140,7 @@ def _asked(verb: str, name: str | None, given: dict[str, str]) -> tuple[str, dic
             raise UsageError(f"{shown(verb)} says what to sweep; leave out {name!r}")
         file_verb, axes = read_sweep(verb)
         return file_verb, axes | found
-    place = next(one for one in get_verb(verb).needed if one in NAMED)
+    place = named_axis(verb)
     if name is None:
         example = "all_reduce" if place == "collective" else "llama3-8b"
         raise UsageError(f"say which {place}: choreo sweep {verb} {example} ...; see choreo sweep --help")
