@@ -15,7 +15,7 @@ const ASKED = ["collective", "algorithm", "versus", "ranks", "size", "topology",
 // What the server is asked for a state; `name` is the algorithm.
 export function fieldsOf(now, name) {
   const fields = {
-    collective: now.collective, algorithm: name, ranks: Number(now.ranks), size: now.size, topology: now.topology,
+    collective: now.collective, algorithm: name, ranks: Number.isNaN(Number(now.ranks)) ? now.ranks : Number(now.ranks), size: now.size, topology: now.topology,
     alpha: now.alpha, bandwidth: now.bandwidth, gamma: now.gamma, cuts: cutsOf(now.cuts), slow: slowOf(now.slow), packets: now.packets,
   };
   return now.document ? { ...fields, document: now.document } : fields;
