@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -294,6 +294,21 @@ def test_where_nothing_fits_the_nearest_is_reported() -> None:
     assert not found.best.step.fits
     memory = [one.step.memory_bytes for one in found.plans]
     assert memory == sorted(memory)
+
+
+def test_a_plan_that_does_not_fit_says_what_would() -> None:
+    """Llama 3 405B as Meta ran it, under Megatron, which keeps whole gradients beside a pipeline."""
+    about: dict[str, Any] = {"cluster": "hgx-h100", "gpus": 16384, "global_batch": 2048, "seq": 8192}
+    found = plan("llama3-405b", **about, tp=8, pp=16, dp=128, recompute="none")
+    assert not found.best.step.fits
+    told = {remedy.option: remedy for remedy in found.remedies}
+    assert told["--zero 2"].lacks == "a ZeRO stage that Megatron does not have beside a pipeline"
+    assert not told["--recompute full"].lacks
+    job = found.job
+    assert job is not None
+    step = detailed(job, replace(found.best.plan, zero=2))
+    assert step.fits and step.memory_bytes == told["--zero 2"].memory_bytes
+    assert plan("llama3-8b", cluster="hgx-h100", gpus=8, global_batch=8, seq=4096).remedies == ()
 
 
 def test_one_plan_is_evaluated_where_every_field_is_fixed() -> None:

@@ -13,6 +13,7 @@ from choreo.hardware import Device
 from choreo.plan.graph_models.plan import graph_step
 from choreo.plan.job import TrainingJob
 from choreo.plan.network import Cluster, get_cluster
+from choreo.plan.remedies import Remedy, remedies
 from choreo.plan.search.search import Found, detailed, search
 from choreo.plan.search.space import FIELDS
 from choreo.plan.software import Software, get_software
@@ -117,6 +118,11 @@ class Planning(Result):
         """How many of the first plans are as good as the best, as far as the errors of predictions can tell."""
         most = self.best.step.step_time_range_s[1]
         return sum(one.step.fits == self.best.step.fits and one.step.step_time_range_s[0] <= most for one in self.plans)
+
+    @property
+    def remedies(self) -> tuple[Remedy, ...]:
+        """Single changes with which the best plan would fit, if it does not."""
+        return () if self.job is None or self.best.step.fits else tuple(remedies(self.job, self.best.plan))
 
     def to_dict(self) -> dict[str, Any]:
         """The job, its best plans, and what was ruled out."""

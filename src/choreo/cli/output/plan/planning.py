@@ -15,6 +15,7 @@ from choreo.units import format_bytes, format_time
 if TYPE_CHECKING:
     from choreo.plan import Planning
     from choreo.plan.job import TrainingJob
+    from choreo.plan.remedies import Remedy
     from choreo.plan.step import Step
     from choreo.plan.training_run import TrainingRun
     from choreo.workload import Plan
@@ -68,9 +69,16 @@ def _print_best(planning: Planning) -> None:
     if not step.fits:
         over = format_bytes(step.memory_bytes - step.device_bytes, binary=False)
         _line("", f"it does not fit, by {over}; nothing that was considered does; --fit finds how many GPUs would do")
+        if planning.remedies:
+            _line("", "it would fit with " + ", or with ".join(map(_remedy, planning.remedies)))
     elif planning.job is not None and step.memory_bytes > planning.job.room_bytes:
         asked = f"{100 * planning.job.headroom:.3g} %"
         _line("", f"no plan leaves {asked} free; the chance that this one fits is {100 * step.fits_chance:.0f} %")
+
+
+def _remedy(remedy: Remedy) -> str:
+    lacks = f"; this is {remedy.lacks}" if remedy.lacks else ""
+    return f"{remedy.option} ({format_bytes(remedy.memory_bytes, binary=False)}{lacks})"
 
 
 def _sure(step: Step) -> str:
