@@ -192,6 +192,13 @@ def test_power_sets_the_clock() -> None:
     assert rates[-1] == pytest.approx(tflops(bursting("H200-141G-SXM"), *shape))
 
 
+def test_slow_tensor_cores_are_not_limited_by_power() -> None:
+    """An H20 has those of an H100 at a quarter of the rate, and 5 W for each SM."""
+    steady, burst = (tflops(device, 8192, 8192, 8192) for device in (get_device("H20"), bursting("H20-96G-SXM")))
+    assert steady == pytest.approx(burst)
+    assert 0.75 * 148 < steady < 148
+
+
 def test_shares_of_time_are_checked() -> None:
     for products, waiting in ((0.0, 0.0), (1.5, 0.0), (0.5, 0.6), (0.5, -0.1)):
         with pytest.raises(DeviceError, match="shares of time"):

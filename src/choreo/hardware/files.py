@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 
@@ -39,11 +39,15 @@ __all__ = ["CATALOGUE", "architecture_curves", "list_devices", "read_device", "w
 CATALOGUE = Path(__file__).parent / "catalogue"
 MAX_FILE_BYTES = 4 << 20
 WHAT = "a device's file"
-ABOVE_ZERO = ("memory_bytes", "memory_bandwidth_bytes_per_s", "sms", "clock_hz", "max_clock_hz", "power_w", "host_pace")
+ABOVE_ZERO = (
+    "memory_bytes", "memory_bandwidth_bytes_per_s", "sms", "clock_hz", "max_clock_hz", "power_w", "host_pace",
+    "tensor_rate",
+)  # fmt: skip
 SMOOTHEST = 16  # a larger exponent makes short times 0
 MAY_BE_ZERO = ("k_ramp", "quantum", "tile_loss", "ramp", "diagonal", "score_s", "rest", "idle", "static_w", "load")
 ATTENTION = re.compile(r"flash-[1-9] (forward|backward)")
 _TABLES = ("peak_flops", "sources", "curves")
+_IN_CURVES = ("tensor_rate",)  # of which a written file has what follows from it
 
 
 class _CurvesEntry(msgspec.Struct, forbid_unknown_fields=True):
@@ -71,6 +75,7 @@ class _DeviceEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     l2_bytes: int
     launch_s: float
     host_pace: float = 1.0
+    tensor_rate: float = 1.0  # of the tensor cores of one SM at one clock, over that of its architecture
     family: str = "nvidia"
     cluster: str = ""
     form: str = ""
@@ -99,6 +104,9 @@ def read_device(path: str | Path) -> Device:
         curves = architecture_curves(entry.architecture) if entry.curves is None else _curves(path, entry.curves)
     except UnknownNameError as error:
         raise DeviceError(f"{shown(path)}: {error}") from None
+    if entry.tensor_rate != 1:
+        power = replace(curves.power, products=curves.power.products * entry.tensor_rate)
+        curves = replace(curves, power=power)
     return Device(
         name=entry.name,
         chip=entry.chip,
@@ -131,7 +139,7 @@ def write_device(path: str | Path, device: Device) -> None:
 
 
 def _text(device: Device) -> str:
-    fields = [field for field in _DeviceEntry.__struct_fields__ if field not in _TABLES]
+    fields = [field for field in _DeviceEntry.__struct_fields__ if field not in (*_TABLES, *_IN_CURVES)]
     lines = [f"{field} = {_value(getattr(device, field))}" for field in fields if field != "description"]
     curves = device.curves
     tables: list[tuple[str, Mapping[str, object]]] = [
