@@ -15,8 +15,10 @@ from choreo.plan.software.ability import ability_of
 from choreo.workload import Model, Plan, get_model
 
 
-def told(model: str | Model, plan: Plan, *, software: str = "megatron-core", seq: int = 4096) -> dict[str, Launch]:
-    place = get_cluster("hgx-h100")
+def told(
+    model: str | Model, plan: Plan, *, software: str = "megatron-core", seq: int = 4096, cluster: str = "hgx-h100"
+) -> dict[str, Launch]:
+    place = get_cluster(cluster)
     batch = plan.dp * plan.micro_batch * 4 * plan.pp
     program = get_software(software)
     job = TrainingJob(get_model(model), plan.gpus, batch, seq, place, place.chip(None), program, plan.precision)
@@ -148,6 +150,15 @@ def test_megatron_is_told_what_has_a_scale_and_no_module_that_is_not_there() -> 
     for name in ("mla_up_proj", "moe_act", "shared_experts", "moe"):
         lacks = told("llama3-8b", replace(again, recompute_modules=name))["Megatron-LM"].lacks
         assert f"a module {name} to compute again" in lacks[0]
+
+
+def test_parameters_of_eight_bits_are_gathered_as_such_where_they_are_priced_so() -> None:
+    plan = Plan(dp=2, tp=8, zero=1, precision="fp8")
+    assert "--fp8-param-gather" in megatron("llama3-70b", plan, software="nemo")
+    assert "--fp8-param-gather" not in megatron("llama3-70b", plan)
+    assert "--fp8-param-gather" not in megatron("llama3-70b", replace(plan, zero=0), software="nemo")
+    blackwell = megatron("llama3-70b", plan, software="nemo", cluster="hgx-b200")
+    assert {"--fp8-param-gather", "--reuse-grad-buf-for-mxfp8-param-ag"} <= set(blackwell)
 
 
 def test_both_get_options_for_hybrid_sharding() -> None:

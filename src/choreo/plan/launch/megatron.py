@@ -292,6 +292,12 @@ def _precision(job: TrainingJob, plan: Plan) -> Iterator[str]:
         case "bf16":
             yield "--bf16"
         case "fp8":
-            yield f"--bf16 --fp8-format hybrid --fp8-recipe {_scaling(job, plan)}"
+            recipe = _scaling(job, plan)
+            yield f"--bf16 --fp8-format hybrid --fp8-recipe {recipe}"
+            # With the host's optimizer, Megatron gathers parameters of eight bits with one scale for each tensor only.
+            if job.software.gathered_fp8_bytes == 1 and plan.zero and not job.software.optimizer_offload:
+                yield "--fp8-param-gather"
+                if recipe == "mxfp8":
+                    yield "--reuse-grad-buf-for-mxfp8-param-ag"
         case "fp4":
             yield "--bf16 --fp4-format e2m1 --fp4-recipe nvfp4"
