@@ -93,10 +93,10 @@ class Crossing:
     def greatest(self, found: Iterable[LinkSet], unit_bytes: Fraction) -> tuple[float, float]:
         """The greatest time that some sets of links prove, and how much of it is not bandwidth."""
         best = 0.0, 0.0
-        for one in found:
-            bandwidth_s = float(one.fraction * unit_bytes / 10**9)
+        for link_set in found:
+            bandwidth_s = float(link_set.fraction * unit_bytes / 10**9)
             if bandwidth_s > 0:
-                time_s = self._time_s(one, bandwidth_s)
+                time_s = self._time_s(link_set, bandwidth_s)
                 best = max(best, (time_s, bandwidth_s))
         return best[0], best[0] - best[1]
 
@@ -129,19 +129,19 @@ class Crossing:
             and all(np.ptp(column[links]) == 0 for column in columns)
         )
 
-    def _in_turn_s(self, one: LinkSet, bandwidth_s: float) -> float:
+    def _in_turn_s(self, link_set: LinkSet, bandwidth_s: float) -> float:
         """The time that links prove if a device prepares one message after another, and receives one after another.
 
         Of its links the n-th has its first message n overheads after the start, and its last one n before the end.
         """
-        table, links, first = self.topology.links, one.links, one.links[0]
+        table, links, first = self.topology.links, link_set.links, link_set.links[0]
         waits = [
             _nth(ends[links]) * float(cost[first])
             for ends, cost in ((table.src, self.send_s), (table.dst, self.receive_s))
         ]
         # The early ones are taken to be the late ones and the dearest too, which lets them carry the most.
         apart_s = np.sort(waits[0]) + np.sort(waits[1])
-        prices = np.ones(len(links)) if one.prices is None else np.sort(one.prices)[::-1].astype(np.float64)
+        prices = np.ones(len(links)) if link_set.prices is None else np.sort(link_set.prices)[::-1].astype(np.float64)
         gap_s = apart_s + float(self.send_s[first] + self.after_s[first] + self.receive_s[first])
         times = (bandwidth_s * prices.sum() + np.cumsum(prices * gap_s)) / np.cumsum(prices)
         return float(times.min())

@@ -111,7 +111,9 @@ def boxes_of(network: FlowNetwork, product: Product, unsplit: tuple[int, ...], d
         joined = group.copy()
         joined[alone] = nearest[alone]
         tried.append(joined)
-    return max((_parted(network, one, devices, adds) for one in tried), key=lambda one: one.ratio)
+    return max(
+        (_parted(network, partition, devices, adds) for partition in tried), key=lambda partition: partition.ratio
+    )
 
 
 def _parted(network: FlowNetwork, group: Ints, devices: Ints, adds: Ints) -> Parting:

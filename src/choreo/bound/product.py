@@ -89,13 +89,13 @@ class Product:
     def of_topology(topology: Topology) -> Product:
         """The product of a topology's dimensions."""
         found = dimensions(topology)
-        if len(found) > MOST_DIMENSIONS or [one.block.kind for one in found] == ["graph"]:
+        if len(found) > MOST_DIMENSIONS or [dimension.block.kind for dimension in found] == ["graph"]:
             return Product(topology, found, [Fraction(0)] * len(found), [[]] * len(found))
         least: list[Fraction] = []
         slowed: list[list[Fraction]] = []
-        for one in found:
-            lost = _lost(one, topology.links.bandwidth_bytes_per_s)
-            cut = least_cut(one.block) if lost is not None else Fraction(0)
+        for dimension in found:
+            lost = _lost(dimension, topology.links.bandwidth_bytes_per_s)
+            cut = least_cut(dimension.block) if lost is not None else Fraction(0)
             least.append(cut)
             slowed.append(sorted(max(Fraction(0), cut - each) for each in lost or ()))
         return Product(topology, found, least, slowed)
@@ -130,7 +130,9 @@ class Product:
         """The box each device is in, named by its first device."""
         device = np.arange(self.topology.num_devices)
         chosen = (self.dimensions[at] for at in unsplit)
-        return device - sum((one.coordinate(device) * one.stride for one in chosen), start=np.zeros_like(device))
+        return device - sum(
+            (dimension.coordinate(device) * dimension.stride for dimension in chosen), start=np.zeros_like(device)
+        )
 
     def boxes(self, unsplit: tuple[int, ...]) -> Ints:
         """The box each node is in; a switch is in one if all of its ports are, and otherwise in none: -1."""
@@ -175,7 +177,7 @@ class Product:
             each.append(2 * cut * Fraction(size - 1, size) if both_ways else min([cut, *slowed]))
         for unsplit in self.unsplit():
             box = math.prod(self.dimensions[at].block.size for at in unsplit)
-            carried = devices * sum((one for at, one in enumerate(each) if at not in unsplit), Fraction(0))
+            carried = devices * sum((units for at, units in enumerate(each) if at not in unsplit), Fraction(0))
             ceiling = max(ceiling, 2 * (devices // box - 1) / carried)
         return ceiling
 

@@ -95,7 +95,7 @@ def _from_cuts(
     found = answer(question, asked.product, known)
     inside = ~found.inside if backwards else found.inside
     groups = (group for unsplit in _families(asked) for group in best_groups(question, asked.product.boxes(unsplit)))
-    sets = (_link_set(asked, one.ratio, ~one.inside if backwards else one.inside) for one in (found, *groups))
+    sets = (_link_set(asked, cut.ratio, ~cut.inside if backwards else cut.inside) for cut in (found, *groups))
     return BoundProof(found.ratio, "cut", found.exact, _cut(asked, inside), tuple(sets))
 
 
@@ -158,7 +158,7 @@ def _all_reduce(asked: Asked) -> BoundProof:
     for network, start in zip(networks, boxes, strict=True):
         parted.append(heaviest_partition(network, asked.product, asked.devices, start, known))
         known = max(known, parted[-1].ratio)
-    sets = [one for cut in cuts for one in cut.sets]
+    sets = [link_set for cut in cuts for link_set in cut.sets]
     for network in networks:
         boxed = (boxes_of(network, asked.product, unsplit, asked.devices) for unsplit in _families(asked))
         sets += [LinkSet(parting.ratio, network.number[parting.links]) for parting in boxed]
@@ -199,7 +199,7 @@ def _from_traffic(asked: Asked, demand: Demand) -> BoundProof:
         return BoundProof()
     found, network = traffic_bound(asked.network, asked.product, demand), asked.network
     tried = traffic_cuts(network, asked.product, demand) if _families(asked) else ()
-    crossed = [(one.ratio, one.inside) for one in (found, *tried) if one.inside is not None]
+    crossed = [(cut.ratio, cut.inside) for cut in (found, *tried) if cut.inside is not None]
     sets = [LinkSet(ratio, network.number[network.leaving(inside)], True) for ratio, inside in crossed]
     if found.inside is not None:
         return BoundProof(found.ratio, "cut", found.exact, _cut(asked, found.inside), tuple(sets))

@@ -86,15 +86,15 @@ def _by_dimension(network: FlowNetwork, product: Product) -> Traffic:
     """The bound of the slowest dimension; it is exact if every dimension's own bound is."""
     found = [_of_block(dimension.block) for dimension in product.dimensions]
     at = max(range(len(found)), key=lambda at: found[at].ratio * product.dimensions[at].lines)
-    one, block = product.dimensions[at], found[at]
+    slowest, block = product.dimensions[at], found[at]
     exact = all(each.exact for each in found)
     if block.inside is not None:
-        return Traffic(block.ratio * one.lines, product.lifted(at, block.inside), exact=exact)
+        return Traffic(block.ratio * slowest.lines, product.lifted(at, block.inside), exact=exact)
     prices = np.zeros(len(product.topology.links))
-    own = np.zeros(len(one.block.links))
-    own[FlowNetwork.of_block(one.block).number] = 0 if block.prices is None else block.prices
-    one.of_lines(prices)[:] = own
-    return Traffic(block.ratio * one.lines, prices=prices[network.number].astype(np.int64), exact=exact)
+    own = np.zeros(len(slowest.block.links))
+    own[FlowNetwork.of_block(slowest.block).number] = 0 if block.prices is None else block.prices
+    slowest.of_lines(prices)[:] = own
+    return Traffic(block.ratio * slowest.lines, prices=prices[network.number].astype(np.int64), exact=exact)
 
 
 def _of_block(block: Block) -> Traffic:

@@ -161,7 +161,7 @@ def _text(device: Device) -> str:
 def _value(value: object) -> str:
     """A value as TOML writes it: the same as JSON, except for floats without a point."""
     if isinstance(value, tuple | list):
-        return f"[{', '.join(_value(one) for one in value)}]"
+        return f"[{', '.join(_value(item) for item in value)}]"
     return json.dumps(value)
 
 

@@ -195,7 +195,7 @@ def _ranges(
         parts = [(stop, stop, winner(Fraction(stop)))]
         if following > stop + 1:
             parts.append((stop + 1, following - 1, winner(Fraction(stop + following, 2))))
-        for start, end, one in parts:
-            first = ranges.pop().from_bytes if ranges and ranges[-1].label == one.label else start
-            ranges.append(WinningRange(first, end, one.algorithm, one.axes))
+        for start, end, cheapest in parts:
+            first = ranges.pop().from_bytes if ranges and ranges[-1].label == cheapest.label else start
+            ranges.append(WinningRange(first, end, cheapest.algorithm, cheapest.axes))
     return ranges

@@ -226,7 +226,7 @@ class _Connecting:
         ]
         here = [rank for rank in ranks if rank.host == self._host]
         spins = SPINS_ALONE if len(here) <= (os.cpu_count() or 1) else SPINS_SHARED
-        apart = len({one.scheduling_group for one in here}) > 1
+        apart = len({neighbour.scheduling_group for neighbour in here}) > 1
         self._until_watched.pop_all()
         endpoint = executor().Endpoint(rank, self._world_size, segment.map, STAGE_BYTES, others, spins, apart)
         return Connection(
@@ -236,7 +236,7 @@ class _Connecting:
             segment,
             endpoint,
             remote=np.array([rank.host != self._host for rank in ranks]),
-            sockets=[one.socket for several in self._tcp.streams.values() for one in several],
+            sockets=[stream.socket for several in self._tcp.streams.values() for stream in several],
             host=self._host,
             detector=detector,
             consensus=Consensus(detector, self._ledger, Quorum(_ranks_by_host(ranks), self._quorum)),
@@ -299,7 +299,8 @@ def _streams(tcp: TcpConnections, cipher: str) -> dict[int, tuple[StreamSpec, ..
     """The streams as the executor takes them: descriptors, and keys if they are sealed."""
     return {
         number: tuple(
-            (one.socket.fileno(), cipher, *one.record_keys) if cipher else one.socket.fileno() for one in several
+            (stream.socket.fileno(), cipher, *stream.record_keys) if cipher else stream.socket.fileno()
+            for stream in several
         )
         for number, several in tcp.streams.items()
     }

@@ -122,7 +122,7 @@ def mesh_sides(world_size: int, shape: Sequence[int], names: Sequence[str]) -> t
     if len(sides) > MAX_AXES:
         raise UsageError(f"a mesh has at most {MAX_AXES} axes, not {len(sides)}; leave out those of one rank")
     given = tuple(names) if isinstance(names, Iterable) and not isinstance(names, str) else ()
-    if not all(isinstance(one, str) and one.isprintable() for one in given) or len(set(given)) != len(sides):
+    if not all(isinstance(name, str) and name.isprintable() for name in given) or len(set(given)) != len(sides):
         raise UsageError(f"names must be {len(sides)} different names, one for each axis, not {excerpt(names)}")
     return sides
 

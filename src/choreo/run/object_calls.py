@@ -114,7 +114,7 @@ class ObjectCalls(CollectiveCalls):
         if self.rank == root:
             if not isinstance(given, Sequence) or len(given) != self.world_size:
                 raise UsageError(f"the root must give a list of {self.world_size} objects, one for each rank")
-            pieces = [codec.encode(one) for one in given]
+            pieces = [codec.encode(item) for item in given]
         return codec.decode(scatter_blobs(self._engine, pieces, root, seconds, "scatter_object"))
 
     def _codec_of(self, name: str) -> Codec:

@@ -180,16 +180,16 @@ def _beside(parts: Sequence[npt.NDArray[Scalar]]) -> npt.NDArray[Scalar]:
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
 
-def _broadcast(step: IntColumn, one: Move) -> tuple[list[IntColumn], list[BoolColumn]]:
+def _broadcast(step: IntColumn, moves: Move) -> tuple[list[IntColumn], list[BoolColumn]]:
     """The step numbers and the values of a move as tables of one shape: a row per step, a column per transfer."""
-    given = (_whole_numbers(name, getattr(one, name)) for name in ("src", "dst", "chunk", "count"))
+    given = (_whole_numbers(name, getattr(moves, name)) for name in ("src", "dst", "chunk", "count"))
     # A list with an item for each transfer, each made of the column of step numbers, has a column for each item.
     numbers = [step, *(v[:, :, 0].T if v.ndim == 3 and v.shape[1:] == step.shape else v for v in given)]
-    flags = [np.asarray(one.reduce, np.bool_), np.asarray(one.from_input, np.bool_)]
+    flags = [np.asarray(moves.reduce, np.bool_), np.asarray(moves.from_input, np.bool_)]
     try:
         shape = np.broadcast(*numbers, *flags).shape
     except ValueError:
-        shapes = {field.name: np.shape(getattr(one, field.name)) for field in dataclasses.fields(Move)}
+        shapes = {field.name: np.shape(getattr(moves, field.name)) for field in dataclasses.fields(Move)}
         raise ScheduleError(f"the values of a move do not broadcast against each other: {shapes}") from None
     if len(shape) != 2 or shape[0] != step.shape[0]:
         raise ScheduleError(

@@ -46,8 +46,8 @@ def _bytes_s(topology: Topology, devices: list[int], system: NcclSystem, chosen:
         times = rounds if (chosen.algorithm, least.collective) == ("Ring", "all_reduce") else times
         found += [(way, times) for way in ways]
     return max(
-        times * one.bandwidth_bound_s / (_efficiency(topology, system, one) * DATA[chosen.protocol])
-        for one, times in found
+        times * way.bandwidth_bound_s / (_efficiency(topology, system, way) * DATA[chosen.protocol])
+        for way, times in found
     )
 
 
@@ -91,7 +91,7 @@ def _hop_figures(topology: Topology, taken: Ints) -> tuple[float, float, float]:
     same = domain[:, None] == domain
     others = ~np.eye(ranks, dtype=np.bool_)
     inside, between = (float(away[chosen].min(initial=np.inf)) for chosen in (same & others, ~same))
-    inside, between = (one if math.isfinite(one) else 0.0 for one in (inside, between))
+    inside, between = (latency_s if math.isfinite(latency_s) else 0.0 for latency_s in (inside, between))
     return inside, between, _spanning_tree_s(away)
 
 

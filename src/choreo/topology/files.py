@@ -125,7 +125,7 @@ def graph_block(found: TopologyFile) -> Block:
     for field, least, given in (("devices", 1, found.devices or 0), ("switches", 0, found.switches)):
         if not least <= (given if isinstance(given, int) else len(given)) <= MAX_DEVICES:
             raise TopologyError(f"{found.name}: `{field}` must be {least} to {MAX_DEVICES} names, or their number")
-    nodes = sum(one for one in (found.devices, found.switches) if isinstance(one, int))
+    nodes = sum(count for count in (found.devices, found.switches) if isinstance(count, int))
     check_work(f"{found.name}: a graph of {nodes} nodes", nodes * NODE_BYTES, refuse=TopologyError)
     devices, switches = _names(found.devices or 0, ""), _names(found.switches, "switch")
     names = (*devices, *switches)

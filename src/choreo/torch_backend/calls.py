@@ -84,8 +84,8 @@ class Calls(dist.ProcessGroup):
         if waits and not _profiling():
             for call in calls:
                 call(timeout=seconds)
-            for one in finish:
-                one()
+            for callback in finish:
+                callback()
             return DONE
         work = self._start(
             name, inputs, lambda: [call(timeout=seconds, async_op=True) for call in calls], results, finish

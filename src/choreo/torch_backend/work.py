@@ -121,8 +121,8 @@ class Work(dist.Work):
     def _complete(self) -> None:
         with self._lock:
             finish, self._finish = self._finish, []
-            for one in finish:
-                one()
+            for callback in finish:
+                callback()
 
 
 class _Done(Work):

@@ -157,7 +157,9 @@ def _state_bytes(config: TrainConfig) -> float:
         held[same] = held.get(same, 0.0) + experts / (owners * plan.pp)
     software = get_software("torch-eager")
     each = sum(
-        float(part) for same, one in held.items() for part in model_state_bytes(one, same, plan.zero, software, "fp32")
+        float(part)
+        for same, model in held.items()
+        for part in model_state_bytes(model, same, plan.zero, software, "fp32")
     )
     return each * config.ranks
 

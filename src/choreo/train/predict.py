@@ -96,7 +96,7 @@ def _evaluate(config: TrainConfig, cluster: Cluster, software: Software, *, time
 
 def _host_layer_s(config: TrainConfig, cluster: Cluster) -> float:
     """The planner's time of a layer of a tiny model, which is the host's time alone."""
-    less, more = (_evaluate(one, cluster, _software(one)).step_time_s for one in shallow(config))
+    less, more = (_evaluate(shallower, cluster, _software(shallower)).step_time_s for shallower in shallow(config))
     return (more - less) / LAYERS_BETWEEN
 
 

@@ -197,11 +197,11 @@ def _checked(run: TrainingRun, config: TrainConfig) -> TrainingRun:
     """The run together with the losses of one process."""
     alone = Plan(micro_batch=config.plan.micro_batch, precision=config.plan.precision)
     first = run.steps[0].step  # for a run that resumed from a checkpoint
-    one = replace(
+    single = replace(
         config, plan=alone, checkpoint="", resume=False, on="", elastic=False, data_parallel=ALL_REDUCE, servers=0,
         staleness=0,
     )  # fmt: skip
-    losses = _run(one).losses[first:]
+    losses = _run(single).losses[first:]
     errors = [abs(a - b) / max(1.0, abs(b)) for a, b in zip(run.losses, losses, strict=True)]
     worst = max(range(len(errors)), key=errors.__getitem__)
     found = {

@@ -96,7 +96,7 @@ def _published(device: Device) -> list[str]:
     lines = []
     for name, some in parts.items():
         steady, burst = (
-            errors(one, some, predict(one, some) + CALL_S) for one in (device, replace(device, duty=BURST))
+            errors(variant, some, predict(variant, some) + CALL_S) for variant in (device, replace(device, duty=BURST))
         )
         lines.append(f"{name:22}{_format_errors(steady)}  {_format_errors(burst, short=True)}")
     return lines

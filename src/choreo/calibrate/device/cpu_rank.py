@@ -122,7 +122,7 @@ def _attention(  # noqa: PLR0917 -- all that a probe of it has
     *given, gradient = (operands.take(batch, sequence, heads, head_dim).to(dtype).transpose(1, 2) for _ in range(4))
     if "fwdbwd" not in kind:
         return partial(attend, *given, is_causal=causal), 1
-    given = [one.detach().requires_grad_() for one in given]
+    given = [tensor.detach().requires_grad_() for tensor in given]
     return (lambda: torch.autograd.grad(attend(*given, is_causal=causal), given, gradient)), 1
 
 
@@ -181,8 +181,8 @@ def _sum(operands: Operands, shape: tuple[int, int], length: int) -> tuple[Call,
 
     def call() -> object:
         kept = [first]
-        for one in earlier:
-            kept.append(kept[-1] + one)
+        for step in earlier:
+            kept.append(kept[-1] + step)
         return kept
 
     return call, length

@@ -179,4 +179,4 @@ def measure_cpu(
             shared = max(1.0, count / cores)
             for probe, found in zip(PROBES, took[count], strict=True):
                 found.append(shared * processes.time(probe, count, WINDOW_S))
-    return {count: [statistics.median(one) for one in found] for count, found in took.items()}
+    return {count: [statistics.median(times) for times in found] for count, found in took.items()}

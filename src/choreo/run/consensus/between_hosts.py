@@ -120,7 +120,7 @@ class HostConsensus:
             live = live_ranks()
             if now_s - began_s >= patience_s or not self._quorum.can_go_on(live):
                 return self.decided(topic)  # a rank that has left may have sent the decision first
-            enough = self._enough([one for one in live if takes_part(one)], now_s - began_s)
+            enough = self._enough([rank for rank in live if takes_part(rank)], now_s - began_s)
             if proposal is not None and now_s >= next_s:
                 proposer = proposer.begin(self._rank, self._highest.get(topic, NEVER))
                 next_s = now_s + ballot_s * random.uniform(0.5, 1.5)

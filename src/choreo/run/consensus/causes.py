@@ -22,7 +22,7 @@ def known_causes(detector: FailureDetector, statuses: Mapping[int, Status]) -> l
     found = [status.passed_on for status in statuses.values() if status.passed_on is not None]
     found += [Cause(rank, *detector.gave_up(rank)) for rank in statuses]
     found += [Cause(rank, status.cause, status.culprit, status.call) for rank, status in statuses.items()]
-    return [one for one in found if one.outcome not in _NO_CAUSE]
+    return [cause for cause in found if cause.outcome not in _NO_CAUSE]
 
 
 def publish_cause(detector: FailureDetector, causes: list[Cause]) -> None:

@@ -331,9 +331,11 @@ class ControlChannel:
         A decision may be the last message. A rank that does not get it would believe that it is left out.
         """
         waiting = [connection for connection in self.connections.values() if not connection.lost]
-        waiting = [one for one in waiting if one.unacknowledged_s() < UNACKNOWLEDGED_S]
+        waiting = [connection for connection in waiting if connection.unacknowledged_s() < UNACKNOWLEDGED_S]
         end_s = time.monotonic() + CLOSE_S
-        while (waiting := [one for one in waiting if not one.finish()]) and time.monotonic() < end_s:
+        while (
+            waiting := [connection for connection in waiting if not connection.finish()]
+        ) and time.monotonic() < end_s:
             time.sleep(CLOSE_PAUSE_S)
         for connection in self.connections.values():
             connection.close()

@@ -47,7 +47,7 @@ class FailureDetector:
         self.status = Status()
         self.channel = channel
         self._own, self._number = own, 0
-        self._maps: list[mmap.mmap | None] = [own if at == rank else one for at, one in enumerate(maps)]
+        self._maps: list[mmap.mmap | None] = [own if at == rank else mapped for at, mapped in enumerate(maps)]
         self._pidfds = pidfds
         self._dead: set[int] = set()
         self._reported: HostReport | None = None
@@ -148,7 +148,9 @@ class FailureDetector:
             for at, connection in channel.connections.items()
             if address and self.peers[at].address == address
         ]
-        return connection.is_cut_off() and any(one.unacknowledged_s() >= UNACKNOWLEDGED_S for one in there)
+        return connection.is_cut_off() and any(
+            connection.unacknowledged_s() >= UNACKNOWLEDGED_S for connection in there
+        )
 
     def publish_acknowledged(self) -> None:
         """Publish that all other hosts have acknowledged what this rank sent, as soon as they have."""
@@ -188,7 +190,7 @@ class FailureDetector:
         if theirs is None:
             return [(0, "")]
         calls = sorted(segments.calls_of(theirs).items(), reverse=True)
-        wanted = calls[:1] + [one for one in calls[1:] if one[0] <= until][: most - 1]
+        wanted = calls[:1] + [call for call in calls[1:] if call[0] <= until][: most - 1]
         texts = segments.find_calls(theirs, (signature for _, signature in wanted))
         return [(number, texts.get(signature, "")[:TEXT_LENGTH]) for number, signature in wanted]
 

@@ -120,14 +120,14 @@ class Channel:
     def collect(self) -> bool:
         """Complete the sends that the peer has read, and free their buffers; returns whether there were any."""
         ended = False
-        for number in [one for one in self.exposed if self._is_finished(one)]:
+        for number in [sent for sent in self.exposed if self._is_finished(sent)]:
             self.exposed.pop(number).end(self.peer)
             ended = True
         self._collect_buffers()
         return ended
 
     def _collect_buffers(self) -> None:
-        for number in [one for one in self._buffered if self._is_finished(one)]:
+        for number in [sent for sent in self._buffered if self._is_finished(sent)]:
             self._memory.buffers.give_back(self._buffered.pop(number))
 
     def _is_finished(self, number: int) -> bool:

@@ -151,5 +151,5 @@ class _Rows:
         if not self.rows:
             return Transfers.none()
         step, src, dst, chunk, reduce = np.asarray(self.rows, np.int64).T
-        one = np.ones(len(step), np.int64)
-        return Transfers(step, src, dst, chunk, one, reduce.astype(np.bool_), np.zeros(len(step), np.bool_))
+        count = np.ones(len(step), np.int64)
+        return Transfers(step, src, dst, chunk, count, reduce.astype(np.bool_), np.zeros(len(step), np.bool_))

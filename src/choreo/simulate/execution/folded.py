@@ -54,18 +54,18 @@ def unfolded(graph: ExecutionGraph) -> FoldedGraph:
     first = [node[0] for node in nodes]
     known: dict[int, Members] = {}
     members = []
-    for one in first:
-        if graph.kind[one] == NodeKind.COLLECTIVE:
-            number = int(graph.group[one])
+    for member in first:
+        if graph.kind[member] == NodeKind.COLLECTIVE:
+            number = int(graph.group[member])
             if number not in known:
                 ranks = np.array([graph.groups[number]], np.int64)
                 known[number] = Members(ranks, np.arange(ranks.size).reshape(1, -1))
         else:
-            number = -1 - int(graph.rank[one]) * graph.ranks - int(graph.peer[one])
+            number = -1 - int(graph.rank[member]) * graph.ranks - int(graph.peer[member])
             if number not in known:
-                known[number] = Members(np.array([[graph.rank[one], graph.peer[one]]]), np.array([[0, 1]]))
+                known[number] = Members(np.array([[graph.rank[member], graph.peer[member]]]), np.array([[0, 1]]))
         members.append(known[number])
-    channel = [int(graph.group[one]) if graph.kind[one] == NodeKind.COLLECTIVE else -1 for one in first]
+    channel = [int(graph.group[node]) if graph.kind[node] == NodeKind.COLLECTIVE else -1 for node in first]
     return FoldedGraph(graph, np.arange(graph.ranks), nodes, members, channel)
 
 

@@ -40,7 +40,7 @@ class Covered:
         >>> covered.between(np.array([0]), np.array([1.0]), np.array([5.0]))
         array([2.])
         """
-        (begun, inside_s), (ended, outside_s) = (self._at(rank, one) for one in (start_s, end_s))
+        (begun, inside_s), (ended, outside_s) = (self._at(rank, moments_s) for moments_s in (start_s, end_s))
         # Differences of the sums first: within one interval nothing is rounded away.
         found: Floats = (self._before_s[ended] - self._before_s[begun]) + (outside_s - inside_s)
         return found

@@ -227,12 +227,12 @@ class _Loop:
 
     def _hear(self, done: list[Done]) -> None:
         """Record which members of calls are done."""
-        for one in done:
-            number, members = one.call.number, self.members[one.call.number]
-            for at, end_s in zip(one.nodes, one.times_s, strict=True):
+        for run in done:
+            number, members = run.call.number, self.members[run.call.number]
+            for at, end_s in zip(run.nodes, run.times_s, strict=True):
                 self._will_be_done(number, members[at], end_s)
-            if one.end_s is not None:
-                self._push(one.end_s, CALL, number, self.version[number])
+            if run.end_s is not None:
+                self._push(run.end_s, CALL, number, self.version[number])
 
     def _will_be_done(self, call: int, node: int, end_s: float) -> None:
         if self.end_s[node] >= 0:

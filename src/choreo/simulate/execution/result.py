@@ -166,7 +166,7 @@ class WorkloadSimulation(Result):
         found["exposed_s"] = sums_by_rank(graph.rank, self.exposed_by_node, self.ranks)
         idle_s = self.time_s - found["compute_s"] - found["exposed_s"]
         found["idle_s"] = np.where(idle_s > self.time_s * ROUNDING, idle_s, 0.0)
-        return found if self.stands_in is None else {name: one[self.stands_in] for name, one in found.items()}
+        return found if self.stands_in is None else {name: column[self.stands_in] for name, column in found.items()}
 
     @cached_property
     def exposed(self) -> list[CommunicationShare]:
@@ -197,7 +197,7 @@ class WorkloadSimulation(Result):
             label = COLLECTIVES[number] if number >= 0 else NodeKind(-number).name.lower()
             found.append(
                 CommunicationShare(
-                    label, ranks, round(calls[at]), **{name: float(one[at]) for name, one in sums.items()}
+                    label, ranks, round(calls[at]), **{name: float(column[at]) for name, column in sums.items()}
                 )
             )
         return sorted(found, key=lambda share: -share.exposed_s)

@@ -72,9 +72,9 @@ class Rule:
         schedules = _buildable(collective, ranks, root, sorted(known))
         if name == "cheapest":
             link = self._slowest_link(devices)
-            costs = [price(one, size_bytes, link).total_s for one in schedules]
+            costs = [price(schedule, size_bytes, link).total_s for schedule in schedules]
         else:
-            costs = [self._simulated_s(one, devices, size_bytes) for one in schedules]
+            costs = [self._simulated_s(schedule, devices, size_bytes) for schedule in schedules]
         return schedules[int(np.argmin(costs))]
 
     def _by_nccl(self, collective: str, devices: tuple[int, ...], size_bytes: float, root: int | None) -> Schedule:

@@ -80,7 +80,7 @@ class SharedLinks:
             if fair > rate * (1 + SAME_RATE):
                 heapq.heappush(heap, (fair, link))
                 continue
-            for flow in [one for one in self._on[link] if one in flows]:
+            for flow in [number for number in self._on[link] if number in flows]:
                 del flows[flow]
                 for other, share in zip(flow.links, flow.share, strict=True):
                     left[other] -= rate * share

@@ -312,7 +312,9 @@ def _report(core: Core, topology: Topology, settings: Packets, found: dict[str, 
 def _queues(core: Core, links: list[int]) -> tuple[float, dict[int, Ints]]:
     """The queues of some ports over time, the most bytes in each part; all parts are as long as the longest."""
     raw = {link: core.history(link) for link in links}
-    kept = {link: (one[0], np.frombuffer(one[1], np.int64)) for link, one in raw.items() if one is not None}
+    kept = {
+        link: (history[0], np.frombuffer(history[1], np.int64)) for link, history in raw.items() if history is not None
+    }
     longest = max((shift for shift, _ in kept.values()), default=0)
     queues = {}
     for link, (shift, values) in kept.items():

@@ -129,7 +129,17 @@ def _pairs(core: Core, topology: Topology, columns: tuple[Any, ...]) -> Ints:
 def _joined(blocks: list[Columns]) -> Columns:
     """Several blocks as one."""
     none = np.zeros(0, np.int64)
-    names = ("bytes", "reduce_ps", "start", "conn", "member", "step", "src", "dst", *(f"{one}_after" for one in LISTS))
+    names = (
+        "bytes",
+        "reduce_ps",
+        "start",
+        "conn",
+        "member",
+        "step",
+        "src",
+        "dst",
+        *(f"{name}_after" for name in LISTS),
+    )
     found: Columns = {name: np.concatenate([none, *(block[name] for block in blocks)]) for name in names}
     found["reduces"] = np.concatenate([none.astype(np.bool_), *(block["reduces"] for block in blocks)])
     for name in LISTS:

@@ -115,7 +115,7 @@ class Packets:
         }
         for name, (value, known) in choices.items():
             if value not in known:
-                raise UsageError(f"{name} is {' or '.join(str(one) for one in known if one)}, not {value!r}")
+                raise UsageError(f"{name} is {' or '.join(str(choice) for choice in known if choice)}, not {value!r}")
         if self.recovery is not None and self.lossless:
             raise UsageError(f"a lossless network loses nothing, so there is no {self.recovery}; use lossless=False")
         if self.acknowledge is False and not self.lossless:

@@ -238,7 +238,7 @@ class CudaWork(dist.Work):
 def _on_host(argument: Any, read: bool, stream: torch.cuda.Stream, back: list[tuple[Any, Any]] | None) -> Any:
     """The tensors of an argument in pinned memory, with the values of those that are read."""
     if isinstance(argument, list | tuple):
-        return [_on_host(one, read, stream, back) for one in argument]
+        return [_on_host(item, read, stream, back) for item in argument]
     if not isinstance(argument, torch.Tensor):
         return argument
     tensor = argument.detach()

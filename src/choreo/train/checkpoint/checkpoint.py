@@ -111,7 +111,7 @@ class Checkpoints:
             names.append(".metadata")
         found: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(found, {name: checksum(writing / name) for name in names})
-        self._at_rank_0(lambda: self._commit(steps, {name: sums for one in found for name, sums in one.items()}))
+        self._at_rank_0(lambda: self._commit(steps, {name: sums for answer in found for name, sums in answer.items()}))
         self._saved = steps
 
     def _last(self) -> tuple[Path, int, list[str]] | None:

@@ -191,7 +191,7 @@ class Elastic:
         sums: dict[Bucket, Any] = {}
         while missing:
             live, some = members.live, next(iter(missing.values()))
-            together = [bucket for bucket, one in missing.items() if one == some]
+            together = [bucket for bucket, missed in missing.items() if missed == some]
             mine = self._computed_share(loss, dealt(some, live, members.me), len(samples))
             for bucket in together:
                 start_s = time.perf_counter()

@@ -103,7 +103,7 @@ def pack_settings(optimizer: Any, also: Sequence[Any]) -> bytes:
     """The other things that a new rank needs: the optimizer's hyperparameters, and the states of other objects."""
     groups = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
     file = io.BytesIO()
-    torch.save([groups, [one.state_dict() for one in also]], file)
+    torch.save([groups, [source.state_dict() for source in also]], file)
     return file.getvalue()
 
 
@@ -112,5 +112,5 @@ def unpack_settings(data: bytes, optimizer: Any, also: Sequence[Any]) -> None:
     groups, states = torch.load(io.BytesIO(data), weights_only=True)
     for group, values in zip(optimizer.param_groups, groups, strict=True):
         group.update(values)
-    for one, state in zip(also, states, strict=True):
-        one.load_state_dict(state)
+    for target, state in zip(also, states, strict=True):
+        target.load_state_dict(state)

@@ -114,8 +114,12 @@ class Server:
     def ready(self) -> list[tuple[int, int]]:
         """The workers that may have parameters now, each with how many steps it is ahead of the slowest."""
         slowest = min(self.counts)
-        found = [(one, self.counts[one] - slowest) for one in self._waiting if self.counts[one] - slowest <= self.bound]
-        self._waiting = [one for one in self._waiting if self.counts[one] - slowest > self.bound]
+        found = [
+            (worker, self.counts[worker] - slowest)
+            for worker in self._waiting
+            if self.counts[worker] - slowest <= self.bound
+        ]
+        self._waiting = [worker for worker in self._waiting if self.counts[worker] - slowest > self.bound]
         return found
 
     def _update(self, gradient: Tensor) -> None:

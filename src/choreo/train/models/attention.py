@@ -69,7 +69,9 @@ class Attention(_Attention):
         self.query = self.linear("query", model.hidden, wide, bias=bias)
         self.key = self.linear("key", model.hidden, narrow, bias=bias)
         self.value = self.linear("value", model.hidden, narrow, bias=bias)
-        self.query_norm, self.key_norm = (self._norm(model, *one) for one in (("query", wide), ("key", narrow)))
+        self.query_norm, self.key_norm = (
+            self._norm(model, *arguments) for arguments in (("query", wide), ("key", narrow))
+        )
 
     def _norm(self, model: Model, what: str, width: int) -> nn.Module:
         name = f"{self.name}.{what}_norm"

@@ -29,8 +29,8 @@ class FurtherToken(nn.Module):
         layer = model.layers + number
         name = f"layers.{layer}"
         self.stream_norm, self.token_norm, self.norm = (
-            Norm(make, f"{name}.{one}", model.norm, model.hidden, model.norm_eps)
-            for one in ("stream_norm", "token_norm", "norm")
+            Norm(make, f"{name}.{part}", model.norm, model.hidden, model.norm_eps)
+            for part in ("stream_norm", "token_norm", "norm")
         )
         self.join = Linear(make, f"{name}.join", 2 * model.hidden, model.hidden, bias=False, cut=-1, std=STD)
         self.block = Block(make, model, layer, recompute)

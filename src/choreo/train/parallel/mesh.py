@@ -57,7 +57,7 @@ class Mesh:
         for axis, key in keys.items():
             if (axis == "ep" and plan.ep == 1) or (axis == "edp" and plan.ep == 1):
                 continue
-            self._make(axis, [[r for r in ranks if key(self._place(r)) == one] for one in self._distinct(key)])
+            self._make(axis, [[r for r in ranks if key(self._place(r)) == value] for value in self._distinct(key)])
         if plan.pp > 2:
             ends = [(self.members_of(r, "pp")[0], self.members_of(r, "pp")[-1]) for r in ranks]
             self._make("ends", [list(pair) for pair in dict.fromkeys(ends)])

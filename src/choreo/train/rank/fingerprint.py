@@ -47,7 +47,7 @@ def compare_fingerprints(config: TrainConfig) -> None:
     found: list[dict[str, str]] = [{}] * dist.get_world_size()
     dist.all_gather_object(found, own)
     for name in own:
-        values = [one.get(name, "") for one in found]
+        values = [answer.get(name, "") for answer in found]
         usual, _ = Counter(values).most_common(1)[0]
         others = [rank for rank, value in enumerate(values) if value != usual]
         if others:

@@ -127,7 +127,7 @@ class Clicks:
         picks = picks.unflatten(0, (self.config.plan.dp, -1)).transpose(0, 1).contiguous()
         first = step * batch
         own = [found[number - first] for number in _numbers(self.config, self.mesh, step)]
-        dense = torch.from_numpy(np.stack([one for one, _, _ in own]))
+        dense = torch.from_numpy(np.stack([numbers for numbers, _, _ in own]))
         clicked = torch.tensor([one for _, _, one in own], device=device)
         return (dense.to(device), picks.to(device)), clicked
 

@@ -141,7 +141,7 @@ class GraphBuilder:
         number = np.full((ranks, len(before) + 1), -1, np.int64)  # of the group at a rank; the last is that of no group
         for at, group in enumerate(before):
             instead, of_rank = groups[group]
-            numbers = [self._groups.setdefault(one, len(self._groups)) for one in instead]
+            numbers = [self._groups.setdefault(replacement, len(self._groups)) for replacement in instead]
             number[:, at] = np.array(numbers, np.int64)[of_rank]
         ints = np.tile(np.array(self._ints, np.int64).reshape(-1, len(_INTS)), (ranks, 1))
         rank, called = (ints[:, _INTS.index(name)] for name in ("rank", "group"))

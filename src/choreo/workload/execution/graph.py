@@ -167,5 +167,5 @@ def _cycle(graph: ExecutionGraph, left: Sequence[int]) -> Sequence[int]:
     node, seen = next(node for node, waits in enumerate(left) if waits), dict[int, int]()
     while node not in seen:
         seen[node] = len(seen)
-        node = next(int(one) for one in graph.deps_of(node) if left[one] > 0)
-    return [one for one, at in seen.items() if at >= seen[node]]
+        node = next(int(dependency) for dependency in graph.deps_of(node) if left[dependency] > 0)
+    return [other for other, at in seen.items() if at >= seen[node]]

@@ -85,9 +85,9 @@ def _match_collectives(groups: Sequence[tuple[int, ...]], columns: Mapping[str, 
 def _match_messages(columns: Mapping[str, Any], call: Ints, found: int) -> None:
     kind, rank, peer, tag = (columns[name] for name in ("kind", "rank", "peer", "tag"))
     ends = []
-    for one in (NodeKind.SEND, NodeKind.RECV):
-        nodes = np.flatnonzero(kind == one)
-        src, dst = (rank[nodes], peer[nodes]) if one is NodeKind.SEND else (peer[nodes], rank[nodes])
+    for end in (NodeKind.SEND, NodeKind.RECV):
+        nodes = np.flatnonzero(kind == end)
+        src, dst = (rank[nodes], peer[nodes]) if end is NodeKind.SEND else (peer[nodes], rank[nodes])
         _, channel = (
             np.unique(np.stack((src, dst, tag[nodes])), axis=1, return_inverse=True) if len(nodes) else (0, nodes)
         )
@@ -108,7 +108,7 @@ def _match_messages(columns: Mapping[str, Any], call: Ints, found: int) -> None:
 
 
 def _unmatched(to: Ints, of: Ints) -> str:
-    sent, received = (set(map(tuple, one.T.tolist())) for one in (to, of))
+    sent, received = (set(map(tuple, pairs.T.tolist())) for pairs in (to, of))
     alone = sorted(sent - received)
     if alone:
         src, dst, tag, nth = alone[0]

@@ -245,19 +245,19 @@ def _order(work: _Lowering) -> None:
     for _, numbers in groupby(range(len(messages)), key=lambda n: messages[n].step):
         together = list(numbers)
         for number in together:
-            one, step = messages[number], work.sent[number]
-            for chunk in range(one.chunk, one.chunk + one.count):
-                here = (one.src, chunk)
-                if one.from_copy:
+            message, step = messages[number], work.sent[number]
+            for chunk in range(message.chunk, message.chunk + message.count):
+                here = (message.src, chunk)
+                if message.from_copy:
                     step.after.append(work.saved[here])
                     continue
-                if one.source.buffer != "i" and here in wrote:
+                if message.source.buffer != "i" and here in wrote:
                     step.after.append(wrote[here])
                 read[here].append(step)
         for number in together:
-            one, step = messages[number], work.received[number]
-            for chunk in range(one.chunk, one.chunk + one.count):
-                here = (one.dst, chunk)
+            message, step = messages[number], work.received[number]
+            for chunk in range(message.chunk, message.chunk + message.count):
+                here = (message.dst, chunk)
                 if here in wrote:
                     step.after.append(wrote[here])
                 step.after.extend(read.pop(here, ()))

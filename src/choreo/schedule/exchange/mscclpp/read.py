@@ -94,11 +94,11 @@ class _At:
     gpu: Gpu
     block: Block
     op: Op
-    one: Instruction
+    instruction: Instruction
     turn: int | None
 
     def wrong(self, problem: str) -> FormatError:
-        return FormatError(f"{self.one}: {problem}", field=str(self.one))
+        return FormatError(f"{self.instruction}: {problem}", field=str(self.instruction))
 
 
 class _Reading:
@@ -138,18 +138,18 @@ class _Reading:
         return self._program
 
     def _add(self, at: _At, meetings: dict[int, int]) -> None:
-        gpu, op, one = at.gpu, at.op, at.one
+        gpu, op, instruction = at.gpu, at.op, at.instruction
         if op.name not in MOVES and op.name not in OTHERS:
-            where = f"gpu {gpu.id}, thread block {at.block.id}, step {one.step}"
+            where = f"gpu {gpu.id}, thread block {at.block.id}, step {instruction.step}"
             raise FormatError(f"{where}: {shown(op.name)} is no operation of MSCCL++", field=where)
-        one.sync = op.name in ("nop", "barrier")
+        instruction.sync = op.name in ("nop", "barrier")
         code = self._program.instructions
-        code.append(one)
+        code.append(instruction)
         if op.channel_type == "port" and op.name in ("put", "pws", "pwsf", "signal", "flush"):
-            one = self._by_proxy(at)
+            instruction = self._by_proxy(at)
         number = len(code) - 1
         if op.name in MOVES:
-            self._moves(_At(gpu, at.block, op, one, at.turn), number)
+            self._moves(_At(gpu, at.block, op, instruction, at.turn), number)
         if op.name in ("signal", "rlxsignal", "pws", "pwsf", "wait", "rlxwait"):
             waits = op.name.endswith("wait")
             for channel in op.channel_ids:
@@ -162,12 +162,12 @@ class _Reading:
             held = self.semaphores[gpu.id, semaphore]
             (held.waits if op.name == "sem_acquire" else held.signals).append(number)
         if op.name == "pwsf":
-            code.append(Instruction(gpu.id, at.block.id, one.step, "pwsf", after=[number], sync=False))
+            code.append(Instruction(gpu.id, at.block.id, instruction.step, "pwsf", after=[number], sync=False))
         if op.name == "barrier":
             here = op.barrier_id or 0
             self.barriers[gpu.id, here, meetings[here]].append(number)
             meetings[here] += 1
-            code.append(Instruction(gpu.id, at.block.id, one.step, "barrier"))
+            code.append(Instruction(gpu.id, at.block.id, instruction.step, "barrier"))
 
     def _by_proxy(self, at: _At) -> Instruction:
         """The instruction by which the CPU proxy serves a request to a port channel, after all earlier requests."""
@@ -175,9 +175,11 @@ class _Reading:
         ways = [(at.gpu.id, at.block.id, channel) for channel in at.op.channel_ids]
         earlier = sorted({self.proxied[way] for way in ways if way in self.proxied})
         if at.op.name == "flush":
-            at.one.after.extend(earlier)
-            return at.one
-        done = Instruction(at.gpu.id, at.block.id, at.one.step, at.op.name, after=[asked, *earlier], proxy=asked + 1)
+            at.instruction.after.extend(earlier)
+            return at.instruction
+        done = Instruction(
+            at.gpu.id, at.block.id, at.instruction.step, at.op.name, after=[asked, *earlier], proxy=asked + 1
+        )
         done.round = at.op.round
         code.append(done)
         self.proxied.update(dict.fromkeys(ways, asked + 1))
@@ -194,7 +196,7 @@ class _Reading:
         return peer, (kind, nth)
 
     def _moves(self, at: _At, number: int) -> None:
-        op, one = at.op, at.one
+        op, instruction = at.op, at.instruction
         forwards = op.name == "ppkt" and op.channel_type == "port"  # a port sends packets as they are
         unpacks = [
             forwards or (op.name in PACKETS_IN and (n > 0 or op.name in ALL_IN)) for n in range(len(op.src_buff))
@@ -213,11 +215,11 @@ class _Reading:
                 raise at.wrong("its sources and targets differ in size")
             for piece, everywhere in enumerate(target):
                 values = tuple(place for source in taken for place in source[piece])
-                one.moves.extend((place, values) for place in everywhere if values != (place,))
+                instruction.moves.extend((place, values) for place in everywhere if values != (place,))
         for source, packed in zip(sources, unpacks, strict=True):
             if packed:
                 self.unpacked.extend((number, place) for piece in source for place in piece)
-        read = {place for _, values in one.moves for place in values}
+        read = {place for _, values in instruction.moves for place in values}
         for target, packed in zip(targets, packs, strict=True):
             for place in (place for piece in target for place in piece):
                 if packed and place not in read:  # not where it is updated in place

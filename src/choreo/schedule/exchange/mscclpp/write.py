@@ -227,14 +227,14 @@ def _own(cell: Cell, count: int) -> dict[str, object]:
 
 def _put(some: list[Message], inbox: list[int], peers: list[int]) -> Op:
     there = [
-        {"buffer_id": peers.index(one.dst), "index": first, "size": one.count}
-        for one, first in zip(some, inbox, strict=True)
+        {"buffer_id": peers.index(message.dst), "index": first, "size": message.count}
+        for message, first in zip(some, inbox, strict=True)
     ]
     return {
         "name": "put",
-        "src_buff": [_own(one.source, one.count) for one in some],
+        "src_buff": [_own(message.source, message.count) for message in some],
         "dst_buff": there,
-        "channel_ids": [peers.index(one.dst) for one in some],
+        "channel_ids": [peers.index(message.dst) for message in some],
         "channel_type": "memory",
         "round": some[0].step,
     }

@@ -72,7 +72,7 @@ class Components:
 def components_of(links: int, ways: Sequence[Ways]) -> list[Component]:
     """The components of calls that run at the same time, one for each set of identical ones."""
     first = np.cumsum([0, *(way.groups for way in ways)])
-    part = np.concatenate([one.group + start for one, start in zip(ways, first, strict=False)])
+    part = np.concatenate([way.group + start for way, start in zip(ways, first, strict=False)])
     label = _joined(part, np.concatenate([way.link for way in ways]), int(first[-1]))
     order = np.argsort(label[part], kind="stable")
     link = np.concatenate([way.link for way in ways])[order]

@@ -40,8 +40,8 @@ def link_classes(topology: Topology, messages: Sequence[Members]) -> Ints:
         found, flows = finer, finer_flows
     first = np.searchsorted(call, call)
     if (flows != flows[first]).any():
-        one = int(call[np.flatnonzero(flows != flows[first])[0]])
-        raise Asymmetry(messages[one].devices.ravel(), np.repeat(flows[call == one], 2))
+        other = int(call[np.flatnonzero(flows != flows[first])[0]])
+        raise Asymmetry(messages[other].devices.ravel(), np.repeat(flows[call == other], 2))
     return found
 
 

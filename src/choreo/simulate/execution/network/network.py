@@ -95,15 +95,15 @@ class Network:
     def _busy(self) -> int:
         """The links of all calls except messages that are flows."""
         links = self._shared_links
-        for one in self._lone:
-            links |= one.links
+        for alone in self._lone:
+            links |= alone.links
         return links
 
     def _begin_calls(self, calls: Sequence[Call], now_s: float) -> Ends:
         """Start calls that run as schedules: alone, or with those they meet."""
         links = [self._links_of(call) for call in calls]
         once, twice = self._shared_links, 0
-        for mask in (*(one.links for one in self._lone), *links):
+        for mask in (*(alone.links for alone in self._lone), *links):
             twice |= once & mask
             once |= mask
         meets = [bool(mask & (twice | self._shared_links)) for mask in links]
@@ -112,9 +112,9 @@ class Network:
             theirs = 0
             for mask, met in zip(links, meets, strict=True):
                 theirs |= mask if met else 0
-            joined = [one for one in self._lone if one.links & theirs]
-            self._lone = [one for one in self._lone if not one.links & theirs]
-            joining = [*((one.call, one.start_s) for one in joined), *joining]
+            joined = [alone for alone in self._lone if alone.links & theirs]
+            self._lone = [alone for alone in self._lone if not alone.links & theirs]
+            joining = [*((alone.call, alone.start_s) for alone in joined), *joining]
             if self._shared is None:
                 self._shared = SharedCalls(
                     self._topology, self._gamma_s_per_byte, self._compiled, self._runs.components
@@ -132,12 +132,12 @@ class Network:
 
     def _leave(self, now_s: float) -> Ends:
         """Forget finished calls. When only messages are left of those that share links, they become flows again."""
-        if any(one.end_s <= now_s for one in self._lone):
-            for one in self._lone:
-                if one.end_s <= now_s:
-                    self.link_bytes[one.carried.links] += one.carried.bytes
-                    self.link_busy_s[one.carried.links] += one.carried.busy_s
-            self._lone = [one for one in self._lone if one.end_s > now_s]
+        if any(alone.end_s <= now_s for alone in self._lone):
+            for alone in self._lone:
+                if alone.end_s <= now_s:
+                    self.link_bytes[alone.carried.links] += alone.carried.bytes
+                    self.link_busy_s[alone.carried.links] += alone.carried.busy_s
+            self._lone = [alone for alone in self._lone if alone.end_s > now_s]
         if self._shared is None:
             return []
         left = self._shared.in_progress.values()

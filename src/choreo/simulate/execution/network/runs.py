@@ -47,7 +47,7 @@ class Run:
 
     def end_s(self, start_s: float) -> float:
         """The time at which everything is done."""
-        return max((float(one.max(initial=start_s)) for one in self.finish_s), default=start_s)
+        return max((float(times_s.max(initial=start_s)) for times_s in self.finish_s), default=start_s)
 
 
 class Runs:

@@ -64,7 +64,7 @@ class SharedCalls:
         if fresh:
             self._layout = self._components.of(self._first)
             kinds = range(len(self._first))
-            self._rows = [np.concatenate([one.rows[kind] for one in self._layout]) for kind in kinds]
+            self._rows = [np.concatenate([entry.rows[kind] for entry in self._layout]) for kind in kinds]
             self._places = [self._place(kind) for kind in kinds]
         self._joined += new
         self.in_progress |= {call.number: call for call, _ in new}

@@ -105,11 +105,11 @@ class MessageGraph:
         *cost: Floats,
     ) -> None:
         """Routes for pairs of nodes, with what a message costs its ends."""
-        for at, one in enumerate(key.tolist()):
+        for at, ends in enumerate(key.tolist()):
             crossed = slice(int(offsets[at]), int(offsets[at + 1]))
             crossing = links[crossed].tolist(), share[crossed].tolist()
             figures = (float(column[at]) for column in (latency, alone, *cost))
-            self.route_of[one] = Route(len(self.route_of), int(leaving[at]), *crossing, *figures)
+            self.route_of[ends] = Route(len(self.route_of), int(leaving[at]), *crossing, *figures)
 
     def alone(self, *columns: npt.NDArray[np.generic]) -> bool:
         """Nothing is simulated alone here."""
@@ -199,14 +199,17 @@ class MessageGraph:
             key=lambda message: (message.step, message.src, message.dst < message.src, message.dst),
         )
         self.number_of += [0] * len(every)
-        for number, one in enumerate(every, before):
-            self.number_of[one.number] = number
+        for number, sent in enumerate(every, before):
+            self.number_of[sent.number] = number
         kinds = {"bytes": np.float64, "reduce_s": np.float64, "start": np.float64}
         names = (*kinds, "step", "src", "dst", "engine", "reduces")
-        found = {name: np.array([getattr(one, name) for one in every], kinds.get(name, np.int32)) for name in names}
-        found["route"] = np.array([one.route.number for one in every], np.int32)
+        found = {
+            name: np.array([getattr(message, name) for message in every], kinds.get(name, np.int32)) for name in names
+        }
+        found["route"] = np.array([message.route.number for message in every], np.int32)
         send, write, overwrite = (
-            _lists([sorted(self.number_of[other] for other in one.waits[kind]) for one in every]) for kind in range(3)
+            _lists([sorted(self.number_of[other] for other in message.waits[kind]) for message in every])
+            for kind in range(3)
         )
         return {name: column.tobytes() for name, column in found.items()}, send, write, overwrite
 
@@ -235,5 +238,5 @@ class MessageGraph:
 
 def _lists(lists: list[list[int]]) -> Lists:
     """The beginning of each list, and the content of all of them."""
-    begins = np.cumsum([0, *(len(one) for one in lists)], dtype=np.int64)
-    return begins.tobytes(), np.array([to for one in lists for to in one], np.int64).tobytes()
+    begins = np.cumsum([0, *(len(numbers) for numbers in lists)], dtype=np.int64)
+    return begins.tobytes(), np.array([to for numbers in lists for to in numbers], np.int64).tobytes()
