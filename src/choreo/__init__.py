@@ -1,4 +1,4 @@
-"""Choreo: collective communication written once, as a schedule, and then proved, priced, simulated, run and shown.
+"""Choreo: write a collective algorithm once, as a schedule; then prove, price, simulate, run and draw it.
 
     >>> import choreo
     >>> ring = choreo.build("all_reduce", "ring", ranks=8)
@@ -7,10 +7,10 @@
     >>> choreo.simulate(ring, "ring(8, 50GB/s, 1us)", "1MiB")
     <Simulation all_reduce of 1 MiB by ring over 8 ranks on ring(8, 50GB/s, 1us): 50.7 us>
 
-`choreo.show` prints or draws any of these. A training job is treated the same way, with `plan`, `evaluate` and `train`.
+`choreo.show` prints or draws any of these. `plan`, `evaluate` and `train` do the same for training jobs.
 
-The public names are listed in `__init__.pyi`. Each is loaded when it is first used, so `import choreo` costs next to
-nothing.
+The public names are listed in `__init__.pyi`. Each is loaded when it is first used, so `import choreo` takes hardly any
+time.
 """
 
 import sys

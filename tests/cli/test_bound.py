@@ -193,7 +193,7 @@ def test_parts_of_different_sizes(tmp_path: Path) -> None:
 
 
 MISTAKES = [
-    (("all_gather", "--size", "1MB"), 'say where: --topology "ring(8, 50GB/s, 500ns)"'),
+    (("all_gather", "--size", "1MB"), 'give a network: --topology "ring(8, 50GB/s, 500ns)"'),
     (("all_gather", "-t", "ring(8)"), "say how much: --size S, like 64MiB"),
     (("all_gathr", *RING), "there is no collective 'all_gathr'; did you mean"),
     (("all_gather", "-t", "rong(8)", "--size", "1"), "there is no kind of block 'rong'; did you mean"),

@@ -245,7 +245,7 @@ def test_suggestions_survive_a_shell() -> None:
     (example,) = shlex.split(told.partition("write ")[2])
     fine("simulate", "all_reduce", "-t", example, "--size", "8")
     told = mistake("simulate", "all_reduce", "--size", "8")
-    option, example = shlex.split(told.partition("say where: ")[2])[:2]
+    option, example = shlex.split(told.partition("give a network: ")[2])[:2]
     fine("simulate", "all_reduce", option, example, "--size", "8")
     fine(*RUN, "--slow-link", "0->1=0.5")
 

@@ -225,7 +225,7 @@ def test_predicted_against_measured() -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("all_reduce", "--size", "8"), "say where: --topology"),
+        (("all_reduce", "--size", "8"), "give a network: --topology"),
         (("all_reduce", *RING), "give either --size S or --sweep"),
         ((*RING, "--size", "8"), "say what to simulate: COLLECTIVE"),
         (("all_reduc", *RING, "--size", "8"), "did you mean 'all_reduce'"),

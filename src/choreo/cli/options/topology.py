@@ -72,5 +72,7 @@ def need_topology(text: str | None) -> Topology:
     from choreo.topology import get_topology
 
     if text is None:
-        raise UsageError('say where: --topology "ring(8, 50GB/s, 500ns)" or --topology hgx-h100:4; see choreo topology')
+        raise UsageError(
+            'give a network: --topology "ring(8, 50GB/s, 500ns)" or --topology hgx-h100:4; see choreo list topologies'
+        )
     return get_topology(text)
