@@ -63,12 +63,12 @@ def test_tables_fit(arguments: list[str], columns: int) -> None:
 def test_a_narrow_table_says_which_columns_it_leaves_out() -> None:
     price = ["price", "all_reduce", "-p", "8", "--size", "1MiB"]
     narrow, wide = run_choreo(*price, columns=80).out, run_choreo(*price, columns=160).out
-    assert re.search(r"not shown for lack of room: .*traffic.*\n\(80 columns; .*--json has everything\)\n$", narrow)
+    assert re.search(r"columns hidden at width 80: .*traffic.*\n\(.*--json has everything\)\n$", narrow)
     assert "left out" not in wide
     assert re.search("^algorithm .* traffic$", wide, re.MULTILINE)
     swept = ["simulate", "all_reduce", *RING, "--sweep", "8:32"]
     assert "redop" in run_choreo(*swept).out, "a pipe gets all of nccl-tests' columns"
-    assert "# not shown for lack of room: type, redop\n# (60 columns; " in run_choreo(*swept, columns=60).out
+    assert "# columns hidden at width 60: type, redop\n# (--json has everything)" in run_choreo(*swept, columns=60).out
 
 
 class Terminal(io.StringIO):

@@ -86,7 +86,7 @@ def _sure(step: Step) -> str:
     times = " to ".join(format_time(seconds) for seconds in step.step_time_range_s)
     sizes = " to ".join(format_bytes(size, binary=False) for size in step.memory_range_bytes)
     like = f"{step.errors.time_like}; memory {step.errors.memory_like}"
-    return f"{times} and {sizes} in nine of ten published cases like it ({like})"
+    return f"{times}, {sizes}: 90 % of similar published runs were this close to their prediction ({like})"
 
 
 def _memory(parts: Mapping[str, float], total: float, room: float) -> str:

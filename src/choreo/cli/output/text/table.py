@@ -186,8 +186,8 @@ class NcclTable:
 
 def _echo_left_out(names: Sequence[str], before: str = "") -> None:
     if names:
-        hidden = f"not shown for lack of room: {', '.join(dict.fromkeys(names))}"
-        for line in [*textwrap.wrap(hidden, width() - len(before)), f"({width()} columns; --json has everything)"]:
+        hidden = f"columns hidden at width {width()}: {', '.join(dict.fromkeys(names))}"
+        for line in [*textwrap.wrap(hidden, width() - len(before)), "(--json has everything)"]:
             click.secho(f"{before}{line}", dim=True)
 
 

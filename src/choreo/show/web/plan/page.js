@@ -22,7 +22,7 @@ function figures(plan) {
     return block;
   };
   const bar = (block, share, over) => element("i", over ? { class: "over" } : {}, element("div", { class: "bar" }, block)).style.width = `${Math.min(100, 100 * share)}%`;
-  const range = (block, [from, to], format, more = "") => { if (to > from) element("p", { class: "range", title: "nine of ten published steps like this one lay within such a range of their prediction" }, block, `${format(from)} to ${format(to)}${more}`); };
+  const range = (block, [from, to], format, more = "") => { if (to > from) element("p", { class: "range", title: "90 % of similar published runs were this close to their prediction" }, block, `${format(from)} to ${format(to)}${more}`); };
   const [number, unit] = formatTime(1e6 * plan.step_time_s).split(" ");
   range(add("step", number, unit, "one step of training"), plan.step_time_range_s, (value) => formatTime(1e6 * value));
   add(`${data.unit}/s per GPU`, Math.round(plan.tokens_per_s_per_gpu).toLocaleString("en"), "", `${data.unit} per second and GPU`);
