@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 import choreo
 from choreo.synthesize import search
+from choreo.synthesize.generators.library import busiest_link_s, library
+from choreo.synthesize.problem import read_problem
 from choreo.topology import Topology
 from tests.helpers.command import run_choreo
 from tests.helpers.simulate import CLOSE, EXAMPLES, PROFILE, topologies
@@ -96,6 +98,24 @@ def test_a_library_that_was_not_simulated_to_its_end_takes_at_least_so_long() ->
     ring = choreo.simulate(choreo.build("all_gather", best["algorithm"], 144), "torus(12x12, 50GB/s, 1us)", "64MiB")
     assert best["time_s"] <= ring.time_s
     assert "or more" in run_choreo(*arguments).out
+
+
+@pytest.mark.parametrize("network", ["switch(4, 100GB/s, 1us) x switch(3, 25GB/s, 1us)", "torus(3x4, 25GB/s, 1us)"])
+@pytest.mark.parametrize("collective", ["all_to_all", "all_reduce", "all_gather"])
+def test_no_algorithm_of_the_library_is_faster_than_its_busiest_link(collective: str, network: str) -> None:
+    problem = read_problem(collective, network, "64MiB", ranks=None, root=None, effort="low")
+    for one in library(problem):
+        if one.schedule.switches:  # this network has none that reduce
+            assert busiest_link_s(one.schedule, problem) == 0
+            continue
+        least_s = busiest_link_s(one.schedule, problem)
+        assert 0 < least_s <= choreo.simulate(one.schedule, network, "64MiB").time_s * (1 + 1e-9)
+
+
+def test_on_many_ranks_the_library_is_simulated_only_where_it_could_be_faster() -> None:
+    found = search("all_to_all", "switch(8, 450GB/s, 300ns) x switch(20, 50GB/s, 1us)", "1GiB", effort="low")
+    best = found.library
+    assert best is not None and best["at_least"] and best["time_s"] <= found.time_s < best["time_s"] * 1.002
 
 
 @pytest.mark.parametrize("routing", ["ecmp", "spray"])

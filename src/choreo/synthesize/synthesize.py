@@ -23,7 +23,7 @@ from choreo.synthesize.generators.annealed import annealed
 from choreo.synthesize.generators.exact import exact
 from choreo.synthesize.generators.greedy import greedy
 from choreo.synthesize.generators.layered import layered
-from choreo.synthesize.generators.library import library
+from choreo.synthesize.generators.library import busiest_link_s, library
 from choreo.synthesize.generators.matched import matched
 from choreo.synthesize.generators.overlapped import overlapped
 from choreo.synthesize.generators.packed import packed
@@ -43,6 +43,8 @@ __all__ = ["Synthesis", "search", "synthesize"]
 ENOUGH = {"fast": 0.95, "low": 0.95, "medium": 0.98, "high": 0.995, "exact": 0.995}
 # With more ranks the library comes last: it is slow to simulate there, and mostly far from the best.
 FEW_RANKS = 128
+# There an algorithm of the library is not simulated if its busiest link alone allows no more than this gain.
+ALMOST = 1.001
 # The shares with the least bound may leave ports no slack, so less uneven and equal shares are tried too.
 EVENER = (0.7, 0.5)
 # In this order; of equally fast schedules the first wins.
@@ -70,8 +72,9 @@ class Synthesis(Result):
     """A synthesized schedule, the share of the bound it reaches, and the best of the library beside it.
 
     `generator` says how the schedule was made; `library` is the best algorithm of the library with its time, None if
-    none could be tried. On large networks its simulation stops once it is slower: `at_least` then says that it takes
-    this time or more. `made_in_s` is the time that the search took, in seconds.
+    none could be tried. On large networks its simulation stops once it is slower, or does not begin if its busiest link
+    allows no real gain: `at_least` then says that it takes this time or more. `made_in_s` is the time that the search
+    took, in seconds.
     """
 
     columns: ClassVar[tuple[str, ...]] = (
@@ -260,7 +263,7 @@ def _searched(problem: Problem, started: float) -> Synthesis:
         best_s = min((one.time_s for one in tried), default=math.inf)
         if generator is library:
             of_library = list(_timed(problem, library, best_s))
-            tried += of_library
+            tried += (one for one in of_library if not one.at_least)
         elif generator is exact:  # it proves something, whatever is known already
             tried += _timed(problem, exact, math.inf)
         elif best_s > enough_s:
@@ -306,6 +309,11 @@ def _timed(problem: Problem, generator: Generator, best_s: float, enough_s: floa
     slower than the best stops early; its time is then a lower bound.
     """
     for candidate in _made(problem, generator):
+        if generator is library and problem.ranks > FEW_RANKS:
+            least_s = busiest_link_s(candidate.schedule, problem)
+            if best_s <= least_s * ALMOST:
+                yield _Timed(least_s, candidate, at_least=True)
+                continue
         try:
             job = placed(Job(candidate.schedule, problem.size_bytes, problem.devices.tolist()), problem.topology, 0.0)
             time_s = _time_within(problem, candidate, job, best_s)

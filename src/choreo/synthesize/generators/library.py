@@ -12,7 +12,10 @@ from choreo.errors import ChoreoError
 from choreo.schedule import Schedule
 from choreo.synthesize.problem import Candidate, Problem
 
-__all__ = ["is_short", "library", "weighed"]
+__all__ = ["busiest_link_s", "is_short", "library", "weighed"]
+
+# With more ranks only axes along the topology's dimensions are tried.
+FEW_RANKS = 128
 
 
 def library(problem: Problem) -> Iterator[Candidate]:
@@ -33,7 +36,7 @@ def library(problem: Problem) -> Iterator[Candidate]:
 
 
 def _options(problem: Problem, algorithm: Algorithm) -> Iterator[dict[str, object]]:
-    """Along the topology's dimensions if the algorithm takes axes, in one order and in all orders."""
+    """Along the topology's dimensions if the algorithm takes axes, in one order and in all orders, and by itself."""
     given: dict[str, object] = {}
     if "traffic" in algorithm.options and problem.weights is not None:
         given = {"traffic": problem.weights.reshape(problem.ranks, problem.ranks)}
@@ -42,6 +45,8 @@ def _options(problem: Problem, algorithm: Algorithm) -> Iterator[dict[str, objec
         return
     axes = str(axes_of(problem.topology))
     yield given | {"axes": axes}
+    if problem.ranks <= FEW_RANKS:
+        yield given  # along axes of its own choice
     if "rotate" in algorithm.options and len(problem.topology.blocks) > 1:
         yield {"axes": axes, "rotate": True}
 
@@ -58,6 +63,25 @@ def weighed(schedule: Schedule, problem: Problem) -> Schedule:
     if problem.weights is None:
         return schedule
     return replace(schedule, weights=np.repeat(problem.weights, schedule.chunks_a_block))
+
+
+def busiest_link_s(schedule: Schedule, problem: Problem) -> float:
+    """The least time in which a schedule's busiest link can carry its bytes; 0 where switches are members."""
+    if schedule.switches:
+        return 0.0
+    topology, ranks = problem.topology, schedule.ranks
+    sent = np.zeros(ranks**2)
+    for rows in schedule.blocks():
+        sent += np.bincount(rows.src * ranks + rows.dst, schedule.weights_of(rows), ranks**2)
+    pairs = np.flatnonzero(sent)
+    src, dst = np.divmod(pairs, ranks)
+    routes = topology.routes(problem.devices[src], problem.devices[dst])
+    weight = np.repeat(sent[pairs], np.diff(routes.offsets)) * routes.share
+    load = np.bincount(routes.links, weight, len(topology.links))
+    total_bytes = schedule.contract.total_bytes(problem.size_bytes, ranks)
+    used = load > 0
+    busy_s = load[used] / schedule.total_weight * total_bytes / topology.links.bandwidth_bytes_per_s[used]
+    return float(busy_s.max(initial=0.0))
 
 
 def is_short(schedule: Schedule, most: int) -> bool:
