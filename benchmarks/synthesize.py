@@ -9,7 +9,7 @@ in a process of its own, `--workers` of them at a time, the largest networks fir
 It is printed with the best of the library beside it and the user seconds that it took; networks that differ in name
 only are measured once. Each row is written as soon as it is there, to benchmarks/results/synthesize.jsonl or to
 `--rows`; with `--resume` cells that have a schedule in this file are left out. The cells below their bar are named at
-the end. `--table` measures nothing: it prints such files as rows of networks, for docs/explanation/synthesis.md.
+the end. `--table` measures nothing: it prints such files as rows of networks, for docs/explanation/synthesis-table.md.
 """
 
 from __future__ import annotations
