@@ -172,7 +172,7 @@ def _sentence(error: BaseException) -> tuple[str, int] | None:  # noqa: PLR0911 
 def _takers(option: str) -> str:
     """The commands that take an option which this one does not."""
     modules = [(name, importlib.import_module(f"choreo.cli.commands.{name}")) for name in COMMANDS]
-    names = [name for name, module in modules if any(option in one.opts for one in module.command.params)]
+    names = [name for name, module in modules if any(option in parameter.opts for parameter in module.command.params)]
     if not 0 < len(names) <= MOST_TAKERS or len(option) < len("--x"):
         return ""
     who = f"{', '.join(names[:-1])} and {names[-1]} take" if names[1:] else f"{names[0]} takes"

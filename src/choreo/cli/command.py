@@ -46,7 +46,7 @@ class Command(click.Command):
         last = "Other options" if any(hasattr(parameter, GROUP) for parameter in parameters) else "Options"
         groups: dict[str, list[tuple[str, str]]] = {"Options": []}
         common = [parameter for parameter in parameters if {"--limit", "--help"} & {*parameter.opts}]
-        for parameter in [one for one in parameters if one not in common] + common:
+        for parameter in [parameter for parameter in parameters if parameter not in common] + common:
             record = parameter.get_help_record(ctx)
             if record is not None:
                 title = last if parameter in common else getattr(parameter, GROUP, "Options")

@@ -175,13 +175,13 @@ def packets_of(text: str) -> Packets | None:
     >>> print(packets_of("1MiB lossy spray"))
     1 MiB per switch, lossy, selective_repeat, spray; packets of 4 KiB
     """
-    given: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for word in text.split():
         name, value, _ = PACKET_WORDS.get(word.lower(), ("buffer_bytes", None, ""))
-        if name in given:
+        if name in settings:
             raise UsageError(f"{text.strip()!r:.60} gives a setting twice; write 1MiB lossy spray, or less")
-        given[name] = parse_size(word) if value is None else value
-    return Packets(**given) if given else None
+        settings[name] = parse_size(word) if value is None else value
+    return Packets(**settings) if settings else None
 
 
 def packet_options(text: str) -> list[str]:
@@ -253,8 +253,8 @@ def _sides(kind: str, ranks: int) -> list[int]:
         side = next(s for s in range(round(ranks ** (1 / left) + 1e-9), 0, -1) if ranks % s == 0)
         sides.append(side)
         ranks //= side
-    made = [side for side in (*sides, ranks) if side > 1] or [1]
-    return made if kind != "fat_tree" or len(made) > 1 else [1, *made]
+    shape = [side for side in (*sides, ranks) if side > 1] or [1]
+    return shape if kind != "fat_tree" or len(shape) > 1 else [1, *shape]
 
 
 def network_of(fields: Fields) -> Topology:
@@ -263,15 +263,15 @@ def network_of(fields: Fields) -> Topology:
     topology = reading("topology", lambda: _networks.get(text, lambda: get_topology(text)))
 
     def changed() -> Topology:
-        made = topology
+        network = topology
         for cut in fields.cuts:
-            ends = made.find_node(cut.here), made.find_node(cut.there)
-            ways = [way for way in (ends, ends[::-1]) if _linked(made, *way)] or [ends]
+            ends = network.find_node(cut.here), network.find_node(cut.there)
+            ways = [way for way in (ends, ends[::-1]) if _linked(network, *way)] or [ends]
             for src, dst in ways:
-                made = made.with_slow_link(src, dst, cut.factor)
+                network = network.with_slow_link(src, dst, cut.factor)
         for slow in fields.slow:
-            made = made.with_slow_device(slow.rank, slow.times)
-        return made
+            network = network.with_slow_device(slow.rank, slow.times)
+        return network
 
     if not (fields.cuts or fields.slow):
         return topology
@@ -295,8 +295,8 @@ def schedule_of(fields: Fields, topology: Topology) -> Schedule:
     if len(name) > 60 or len(axes) > 200:
         raise UsageError(f"{short(name)!r} is not the name of an algorithm; see choreo list")
     options: dict[str, Any] = {"axes": axes} if axes else {}
-    made = fields.collective, name, fields.ranks, axes
-    return _schedules.get(made, lambda: build(fields.collective, name, fields.ranks, **options))
+    identity = fields.collective, name, fields.ranks, axes
+    return _schedules.get(identity, lambda: build(fields.collective, name, fields.ranks, **options))
 
 
 def _synthesized(fields: Fields, topology: Topology) -> Schedule:

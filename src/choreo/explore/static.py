@@ -39,10 +39,10 @@ def static_page(link: str = "") -> str:
         for name in dict.fromkeys(
             filter(None, (fields.algorithm, state.get("versus", ""))) if fields.algorithm else [""]
         ):
-            one = msgspec.structs.replace(fields, algorithm=name)
-            answers[f"moment {name}"] = found = moment(one)
-            if found["run"] is not None:
-                answers[f"chunks {name}"] = chunks(one)
+            chosen = msgspec.structs.replace(fields, algorithm=name)
+            answers[f"moment {name}"] = answer = moment(chosen)
+            if answer["run"] is not None:
+                answers[f"chunks {name}"] = chunks(chosen)
     except FieldError as error:
         raise UsageError(f"{error.field}: {error}") from None
     files = {path: content.decode() for path, content in web_files().items()}
@@ -65,12 +65,12 @@ def static_page(link: str = "") -> str:
 def _fields(state: dict[str, str]) -> Fields:
     """The fields that a state of the page names."""
     try:
-        given: dict[str, object] = {name: state[name] for name in TEXTS if name in state}
+        values: dict[str, object] = {name: state[name] for name in TEXTS if name in state}
         if "ranks" in state:
-            given["ranks"] = int(state["ranks"])
-        given["cuts"] = [_cut(part) for part in state.get("cuts", "").split(",") if part]
-        given["slow"] = [_slow(part) for part in state.get("slow", "").split(",") if part]
-        return msgspec.convert(given, Fields)
+            values["ranks"] = int(state["ranks"])
+        values["cuts"] = [_cut(part) for part in state.get("cuts", "").split(",") if part]
+        values["slow"] = [_slow(part) for part in state.get("slow", "").split(",") if part]
+        return msgspec.convert(values, Fields)
     except (ValueError, msgspec.ValidationError) as error:
         raise UsageError(f"this is not a link of the page: {error}; copy the part after the # in its address") from None
 

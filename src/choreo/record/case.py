@@ -37,9 +37,9 @@ def digest(value: object) -> str:
 
 def _whole(value: object) -> object:
     if isinstance(value, Mapping):
-        return {str(name): _whole(one) for name, one in value.items()}
+        return {str(name): _whole(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_whole(one) for one in value]
+        return [_whole(item) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
 
 
@@ -66,7 +66,7 @@ class Case:
 
     def values(self) -> dict[str, str | int | None]:
         """The columns of `case_`, without its number and hash."""
-        found = {one.name: getattr(self, one.name) for one in fields(self)}
+        found = {column.name: getattr(self, column.name) for column in fields(self)}
         return found | {"options": canonical(self.options) if self.options else None}
 
     @property

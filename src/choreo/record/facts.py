@@ -38,7 +38,7 @@ def facts_of(result: object, **settings: object) -> list[Fact]:
     'ring'
     """
     if isinstance(result, list | tuple):
-        return [fact for one in result for fact in facts_of(one, **settings)]
+        return [fact for item in result for fact in facts_of(item, **settings)]
     # By name: a class that is not imported was never used, and need not be imported now.
     read = READERS.get(type(result).__name__)
     if read is None:
@@ -47,124 +47,133 @@ def facts_of(result: object, **settings: object) -> list[Fact]:
     return [*read(result, settings)]
 
 
-def _price(one: Price, settings: Mapping[str, Any]) -> Iterable[Fact]:
+def _price(price: Price, settings: Mapping[str, Any]) -> Iterable[Fact]:
     model = settings.get("cost_model")
     about = {} if model is None else {name: getattr(model, name) for name in COST_MODEL}
     how = {name: settings[name] for name in ("ports", "cores") if settings.get(name) is not None}
     constants = Constants("cost model", about | {"ports": "one"} | how)
-    case = Case(one.collective, one.algorithm, one.ranks, whole(one.size_bytes), axes=one.axes, **_rest(settings))
-    terms = {name: getattr(one, name) for name in ("alpha_s", "beta_s", "gamma_s", "steps")}
-    yield Predicted(case, "price", one.total_s, terms, constants)
+    case = Case(
+        price.collective, price.algorithm, price.ranks, whole(price.size_bytes), axes=price.axes, **_rest(settings)
+    )
+    terms = {name: getattr(price, name) for name in ("alpha_s", "beta_s", "gamma_s", "steps")}
+    yield Predicted(case, "price", price.total_s, terms, constants)
 
 
 COST_MODEL = ("alpha_s", "bandwidth_bytes_per_s", "gamma_s_per_byte")
 
 
-def _simulation(one: Simulation, settings: Mapping[str, Any]) -> Iterable[Fact]:
-    job = one.jobs[0]
+def _simulation(run: Simulation, settings: Mapping[str, Any]) -> Iterable[Fact]:
+    job = run.jobs[0]
     options: dict[str, object] = dict(settings.get("options") or {})
     nodes = job.node[: job.schedule.ranks].tolist()
     if nodes != list(range(len(nodes))):
         options["placement"] = nodes
     gamma = float(job.gamma_s_per_byte.max(initial=0.0))
-    if one.store_and_forward:
+    if run.store_and_forward:
         options["store_and_forward"] = True
-    if len(one.jobs) > 1:
+    if len(run.jobs) > 1:
         options["beside"] = [
             [other.schedule.collective, other.schedule.label, other.size_bytes, other.node.tolist(), other.start_s]
-            for other in one.jobs[1:]
+            for other in run.jobs[1:]
         ]
     case = dataclasses.replace(
-        schedule_case(job.schedule, options), size_bytes=whole(one.size_bytes), topology=topology_name(one.topology)
+        schedule_case(job.schedule, options), size_bytes=whole(run.size_bytes), topology=topology_name(run.topology)
     )
-    busiest = one.busiest_link
+    busiest = run.busiest_link
     terms: dict[str, object] = {
-        "bound_s": one.bound_s,
+        "bound_s": run.bound_s,
         "busiest_link": None if busiest is None else busiest.utilisation,
     }
-    figures = topology_figures(one.topology) | {"gamma_s_per_byte": gamma}
-    if one.packets is None:
-        yield Predicted(case, "simulate", one.collective_time_s, terms, Constants("topology", figures))
+    figures = topology_figures(run.topology) | {"gamma_s_per_byte": gamma}
+    if run.packets is None:
+        yield Predicted(case, "simulate", run.collective_time_s, terms, Constants("topology", figures))
         return
-    report = one.packets
+    report = run.packets
     terms |= {name: getattr(report, name) for name in ("drops", "retransmissions", "pauses", "paused_s")}
     figures["packets"] = dataclasses.asdict(report.settings)
-    yield Predicted(case, "packets", one.collective_time_s, terms, Constants("packets", figures))
+    yield Predicted(case, "packets", run.collective_time_s, terms, Constants("packets", figures))
 
 
-def _workload(one: WorkloadSimulation, settings: Mapping[str, Any]) -> Iterable[Fact]:
-    parts = hashlib.sha256(repr((one.graph.groups, one.graph.names)).encode())
-    for field in dataclasses.fields(one.graph):
-        value = getattr(one.graph, field.name)
+def _workload(run: WorkloadSimulation, settings: Mapping[str, Any]) -> Iterable[Fact]:
+    parts = hashlib.sha256(repr((run.graph.groups, run.graph.names)).encode())
+    for field in dataclasses.fields(run.graph):
+        value = getattr(run.graph, field.name)
         parts.update(value.tobytes() if hasattr(value, "tobytes") else b"")
     case = Case(
-        ranks=one.ranks,
-        topology=topology_name(one.network),
+        ranks=run.ranks,
+        topology=topology_name(run.network),
         model=str(settings.get("name", "workload")),
         options={"workload": parts.hexdigest()[:16], **(settings.get("options") or {})},
     )
-    terms = {name: getattr(one, name) for name in ("compute_s", "communication_s", "exposed_s", "idle_s")}
-    yield Predicted(case, "simulate", one.time_s, terms, Constants("topology", topology_figures(one.network)))
+    terms = {name: getattr(run, name) for name in ("compute_s", "communication_s", "exposed_s", "idle_s")}
+    yield Predicted(case, "simulate", run.time_s, terms, Constants("topology", topology_figures(run.network)))
 
 
-def _synthesis(one: Synthesis, settings: Mapping[str, Any]) -> Iterable[Fact]:
-    devices = one.problem.devices.tolist()
+def _synthesis(synthesis: Synthesis, settings: Mapping[str, Any]) -> Iterable[Fact]:
+    devices = synthesis.problem.devices.tolist()
     options = {} if devices == list(range(len(devices))) else {"placement": devices}
     case = dataclasses.replace(
-        schedule_case(one.schedule, options),
+        schedule_case(synthesis.schedule, options),
         algorithm="synthesized",
-        size_bytes=whole(one.size_bytes),
-        topology=topology_name(one.problem.topology),
+        size_bytes=whole(synthesis.size_bytes),
+        topology=topology_name(synthesis.problem.topology),
     )
-    terms = {"bound_s": one.bound_s, "generator": one.generator, "library": one.library}
-    figures, packets = topology_figures(one.problem.topology), one.problem.packets
+    terms = {"bound_s": synthesis.bound_s, "generator": synthesis.generator, "library": synthesis.library}
+    figures, packets = topology_figures(synthesis.problem.topology), synthesis.problem.packets
     if packets is None:
-        yield Predicted(case, "simulate", one.time_s, terms, Constants("topology", figures))
+        yield Predicted(case, "simulate", synthesis.time_s, terms, Constants("topology", figures))
         return
     figures["packets"] = dataclasses.asdict(packets)
-    yield Predicted(case, "packets", one.time_s, terms, Constants("packets", figures))
+    yield Predicted(case, "packets", synthesis.time_s, terms, Constants("packets", figures))
 
 
-def _bound(one: Bound, settings: Mapping[str, Any]) -> Iterable[Fact]:
-    topology = settings.get("topology", one.topology)
-    case = Case(one.collective, None, one.ranks, whole(one.size_bytes), topology_name(topology), **_rest(settings))
-    terms = {"bandwidth_s": one.bandwidth_bound_s, "latency_s": one.latency_bound_s, "proof": one.proof}
-    yield Predicted(case, "bound", one.bound_s, terms, Constants("topology", topology_figures(topology)))
+def _bound(bound: Bound, settings: Mapping[str, Any]) -> Iterable[Fact]:
+    topology = settings.get("topology", bound.topology)
+    case = Case(
+        bound.collective, None, bound.ranks, whole(bound.size_bytes), topology_name(topology), **_rest(settings)
+    )
+    terms = {"bandwidth_s": bound.bandwidth_bound_s, "latency_s": bound.latency_bound_s, "proof": bound.proof}
+    yield Predicted(case, "bound", bound.bound_s, terms, Constants("topology", topology_figures(topology)))
 
 
-def _nccl(one: NcclSimulation, settings: Mapping[str, Any]) -> Iterable[Fact]:
+def _nccl(run: NcclSimulation, settings: Mapping[str, Any]) -> Iterable[Fact]:
     from choreo.nccl.constants import DEFAULT
 
-    topology = settings.get("topology", one.topology)
+    topology = settings.get("topology", run.topology)
     case = Case(
-        one.collective,
+        run.collective,
         settings.get("forced"),
-        one.ranks,
-        whole(one.size_bytes),
+        run.ranks,
+        whole(run.size_bytes),
         topology_name(topology),
         library="nccl",
         **_rest(settings),
     )
-    terms = {name: getattr(one, name) for name in ("algorithm", "protocol", "channels", "bound_s")}
+    terms = {name: getattr(run, name) for name in ("algorithm", "protocol", "channels", "bound_s")}
     constants = Constants("nccl", dataclasses.asdict(DEFAULT) | topology_figures(topology))
-    yield Predicted(case, "nccl", one.time_s, terms, constants)
+    yield Predicted(case, "nccl", run.time_s, terms, constants)
 
 
-def _planning(one: Planning, settings: Mapping[str, Any]) -> Iterable[Fact]:
+def _planning(planning: Planning, settings: Mapping[str, Any]) -> Iterable[Fact]:
     constants = Constants(
-        "plan", {"software": dataclasses.asdict(one.software), "device": one.device.name, "network": one.network_model}
+        "plan",
+        {
+            "software": dataclasses.asdict(planning.software),
+            "device": planning.device.name,
+            "network": planning.network_model,
+        },
     )
-    for planned in one.plans:
+    for planned in planning.plans:
         step = planned.step
         case = training_case(
-            one.model,
+            planning.model,
             planned.plan,
-            one.gpus,
-            one.global_batch,
-            one.seq,
-            topology=one.cluster.name,
-            software=one.software.name,
-            device=one.device.name,
+            planning.gpus,
+            planning.global_batch,
+            planning.seq,
+            topology=planning.cluster.name,
+            software=planning.software.name,
+            device=planning.device.name,
         )
         terms: dict[str, object] = {
             "mfu": step.mfu,
@@ -175,8 +184,8 @@ def _planning(one: Planning, settings: Mapping[str, Any]) -> Iterable[Fact]:
         yield Predicted(case, "plan", step.step_time_s, terms, constants, step.memory_bytes)
 
 
-def _benchmark(one: Benchmark, settings: Mapping[str, Any]) -> Iterable[Fact]:
-    for row in one.results:
+def _benchmark(benchmark: Benchmark, settings: Mapping[str, Any]) -> Iterable[Fact]:
+    for row in benchmark.results:
         yield from _measurement(row, settings)
 
 
@@ -209,28 +218,28 @@ def _measurement(row: Measurement, settings: Mapping[str, Any]) -> Iterable[Fact
         yield Measured(case(None, name), row.peer_samples_s.get(name) or (time_s,), datatype, op)
 
 
-def _training(one: TrainingRun, settings: Mapping[str, Any]) -> Iterable[Fact]:
-    options = {"backend": one.backend}
-    if one.data_parallel != "all-reduce":
-        options["data_parallel"] = one.data_parallel
+def _training(run: TrainingRun, settings: Mapping[str, Any]) -> Iterable[Fact]:
+    options = {"backend": run.backend}
+    if run.data_parallel != "all-reduce":
+        options["data_parallel"] = run.data_parallel
     if (scale := settings.get("scale")) not in (None, "1"):
         options["scale"] = str(scale)
     case = training_case(
-        one.model,
-        one.plan,
-        one.ranks,
-        one.global_batch,
-        one.seq,
+        run.model,
+        run.plan,
+        run.ranks,
+        run.global_batch,
+        run.seq,
         topology=HERE,
         software="choreo",
-        device=one.device,
+        device=run.device,
         options=options,
     )
-    predicted = one.steps[-1].predicted_s if one.steps else None
+    predicted = run.steps[-1].predicted_s if run.steps else None
     if predicted is not None:
-        parts = {"parts": dict(one.predicted_parts)}
-        yield Predicted(case, "plan", predicted, parts, memory_bytes=one.predicted_memory_bytes)
-    yield Measured(case, tuple(step.time_s for step in one.steps))
+        parts = {"parts": dict(run.predicted_parts)}
+        yield Predicted(case, "plan", predicted, parts, memory_bytes=run.predicted_memory_bytes)
+    yield Measured(case, tuple(step.time_s for step in run.steps))
 
 
 READERS: dict[str, Callable[[Any, Mapping[str, Any]], Iterable[Fact]]] = {

@@ -62,7 +62,7 @@ def load(folder: Path) -> Loaded:
                 new[table] = _load_table(connection, place, table, listed)
             _write(place / LIST, json.dumps({"version": VERSION, "tables": listed}, indent=1).encode())
             _remove_others(place, _names(listed), before)
-            return Loaded(new, {table: sum(one["rows"] for one in files) for table, files in listed.items()})
+            return Loaded(new, {table: sum(entry["rows"] for entry in files) for table, files in listed.items()})
     finally:
         connection.close()
 
@@ -70,7 +70,7 @@ def load(folder: Path) -> Loaded:
 def loaded_files(folder: Path) -> dict[str, list[Path]]:
     """The files of each table, as the last load left them."""
     place = folder / COLUMNS
-    return {table: [place / one["file"] for one in files] for table, files in _read_list(place).items()}
+    return {table: [place / entry["file"] for entry in files] for table, files in _read_list(place).items()}
 
 
 def columns_writer(file: Path, schema: pyarrow.Schema) -> ParquetWriter:
@@ -111,7 +111,7 @@ def _load_table(
     from pyarrow import parquet
 
     there = [] if table in WHOLE else listed.get(table, [])
-    mark = max((one["through"] for one in there), default=0)
+    mark = max((entry["through"] for entry in there), default=0)
     schema = _schema(connection, table)
     names = ", ".join(f'"{name}"' for name in schema.names)
     where = "" if table in WHOLE else f" where id > {mark} order by id"
@@ -144,7 +144,7 @@ def _load_table(
     listed[table] = [*there, {"file": file, "rows": rows, "through": through}]
     if len(listed[table]) > MOST_FILES:
         _join(place, table, listed)
-    before = 0 if table not in WHOLE else sum(int(one["rows"]) for one in old)
+    before = 0 if table not in WHOLE else sum(int(entry["rows"]) for entry in old)
     return rows - before
 
 
@@ -156,10 +156,10 @@ def _join(place: Path, table: str, listed: dict[str, list[dict[str, Any]]]) -> N
     file = _name(table)
     temporary = place / f"{file}.new"
     with columns_writer(temporary, parquet.read_schema(place / parts[0]["file"])) as writer:
-        for one in parts:
-            writer.write_table(parquet.read_table(place / one["file"]))
+        for part in parts:
+            writer.write_table(parquet.read_table(place / part["file"]))
     _rename(temporary, place / file)
-    through, rows = parts[-1]["through"], sum(one["rows"] for one in parts)
+    through, rows = parts[-1]["through"], sum(part["rows"] for part in parts)
     listed[table] = [{"file": file, "rows": rows, "through": through}]
 
 
@@ -209,7 +209,7 @@ def _name(table: str) -> str:
 
 
 def _names(listed: dict[str, list[dict[str, Any]]]) -> set[str]:
-    return {one["file"] for files in listed.values() for one in files}
+    return {entry["file"] for files in listed.values() for entry in files}
 
 
 def _remove_others(place: Path, listed: set[str], before: set[str]) -> None:

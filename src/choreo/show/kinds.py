@@ -174,9 +174,9 @@ def notebook_html(thing: object) -> str:
 
 
 def _kind(thing: object) -> Kind:
-    for one in type(thing).__mro__:
-        if one.__module__.startswith("choreo.") and one.__name__ in KINDS:
-            return KINDS[one.__name__]()
+    for ancestor in type(thing).__mro__:
+        if ancestor.__module__.startswith("choreo.") and ancestor.__name__ in KINDS:
+            return KINDS[ancestor.__name__]()
     several = isinstance(thing, list | tuple) and bool(thing)
     if all(map(_shown, thing)) if several else _shown(thing):  # type: ignore[call-overload]
         return _any_result()

@@ -88,8 +88,8 @@ def sheet_html(sheet: Sheet) -> str:
 
 def _picture_html(picture: str) -> str:
     """A picture as wide as there is room; a page keeps it legible on a phone, where it scrolls."""
-    made = picture.replace("<svg ", '<svg style="max-width:100%;height:auto;border-radius:6px" ', 1)
-    return f'<div class="picture" style="overflow-x:auto">{made}</div>'
+    scaled = picture.replace("<svg ", '<svg style="max-width:100%;height:auto;border-radius:6px" ', 1)
+    return f'<div class="picture" style="overflow-x:auto">{scaled}</div>'
 
 
 def sheet_page(sheet: Sheet) -> str:
@@ -102,11 +102,11 @@ def sheet_page(sheet: Sheet) -> str:
 def _table_html(table: SheetTable) -> str:
     def row(cells: tuple[str, ...], tag: str) -> str:
         sides = ["right" if at in table.right else "left" for at in range(len(cells))]
-        made = (
+        row_cells = (
             f'<{tag} style="{CELL};text-align:{side}">{escape(cell)}</{tag}>'
             for cell, side in zip(cells, sides, strict=True)
         )
-        return f"<tr>{''.join(made)}</tr>"
+        return f"<tr>{''.join(row_cells)}</tr>"
 
     body = "".join(row(cells, "td") for cells in table.rows[:MOST_ROWS])
     more = len(table.rows) - MOST_ROWS

@@ -66,23 +66,23 @@ class Tracks:
     def add(self, name: str, slices: list[Slice]) -> int:
         """Add a track of these slices, on as many lanes as it takes; returns how many."""
         lanes: list[tuple[int, int]] = []  # thread, and when it is free
-        for one in sorted(slices, key=lambda one: (one.begin_ns, one.end_ns)):
-            lane = next((at for at, (_, free) in enumerate(lanes) if free <= one.begin_ns), len(lanes))
+        for track_slice in sorted(slices, key=lambda track_slice: (track_slice.begin_ns, track_slice.end_ns)):
+            lane = next((at for at, (_, free) in enumerate(lanes) if free <= track_slice.begin_ns), len(lanes))
             if lane == len(lanes):
                 lanes.append((self._thread(name if lane == 0 else f"{name} ({lane + 1})"), 0))
-            one.thread = lanes[lane][0]
+            track_slice.thread = lanes[lane][0]
             # A slice without duration keeps its nanosecond to itself, so that an arrow finds it.
-            lanes[lane] = (one.thread, max(one.end_ns, one.begin_ns + 1))
+            lanes[lane] = (track_slice.thread, max(track_slice.end_ns, track_slice.begin_ns + 1))
             self.events.append(
                 {
                     "ph": "X",
-                    "name": one.name,
-                    "cat": one.category,
+                    "name": track_slice.name,
+                    "cat": track_slice.category,
                     "pid": self.process,
-                    "tid": one.thread,
-                    "ts": microseconds(one.begin_ns),
-                    "dur": microseconds(one.end_ns - one.begin_ns),
-                    "args": one.arguments,
+                    "tid": track_slice.thread,
+                    "ts": microseconds(track_slice.begin_ns),
+                    "dur": microseconds(track_slice.end_ns - track_slice.begin_ns),
+                    "args": track_slice.arguments,
                 }
             )
         return len(lanes)

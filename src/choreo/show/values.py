@@ -51,7 +51,7 @@ def value_words(name: str, value: object) -> str:
     if isinstance(value, Mapping):
         return _few([f"{name} {value_words(key, value[key])}" for name, key in zip(labels(value), value, strict=True)])
     if isinstance(value, list | tuple):
-        return _few([value_words(name, one) for one in value])
+        return _few([value_words(name, item) for item in value])
     return printable(str(value))
 
 
@@ -71,7 +71,7 @@ def _number(name: str, value: float) -> str:
 def result_sheet(thing: object) -> Sheet:
     """Any result, or a list of them: single values are facts, and lists of records are tables."""
     if isinstance(thing, list | tuple):
-        return Sheet("", tables=(_table("", [_fields(one) for one in thing]),))
+        return Sheet("", tables=(_table("", [_fields(item) for item in thing]),))
     facts, tables = [], []
     fields = _fields(thing)
     for words, (name, value) in zip(labels(fields), fields.items(), strict=True):
@@ -91,16 +91,16 @@ def _fields(thing: object) -> dict[str, object]:
         return {name: fields[name] for name in fields if f"{name.removesuffix('_GBps')}_bytes_per_s" not in fields}
     if not dataclasses.is_dataclass(thing):
         return {"value": thing}
-    return {one.name: getattr(thing, one.name) for one in dataclasses.fields(thing) if one.repr}
+    return {field.name: getattr(thing, field.name) for field in dataclasses.fields(thing) if field.repr}
 
 
 def _records(value: object) -> list[dict[str, object]]:
     """The rows of a list of records; empty for any other value."""
     if not isinstance(value, list | tuple) or not value:
         return []
-    if not all(isinstance(one, Mapping) or dataclasses.is_dataclass(one) for one in value):
+    if not all(isinstance(item, Mapping) or dataclasses.is_dataclass(item) for item in value):
         return []
-    return [_fields(one) for one in value]
+    return [_fields(item) for item in value]
 
 
 def _table(caption: str, records: list[dict[str, object]]) -> SheetTable:

@@ -164,7 +164,7 @@ AXES = {
 }
 
 
-def values_of(name: str, given: object) -> list[Value]:
+def values_of(name: str, values: object) -> list[Value]:
     """The values of an axis, given as text, as a number, or as a list of either.
 
     >>> values_of("size", "8:64")
@@ -175,7 +175,7 @@ def values_of(name: str, given: object) -> list[Value]:
     if name not in AXES:
         raise UnknownNameError("axis", name, AXES)
     try:
-        found = _values(AXES[name], given)
+        found = _values(AXES[name], values)
     except (UsageError, SizeError) as error:
         raise type(error)(f"{name}: {error}") if type(error) in (UsageError, SizeError) else error from None
     if not found:
@@ -183,11 +183,11 @@ def values_of(name: str, given: object) -> list[Value]:
     return list(dict.fromkeys(found))
 
 
-def _values(axis: Axis, given: object) -> list[Value]:
-    if isinstance(given, str):
-        return axis.read(given)
-    if isinstance(given, bool | int | float) or given is None:
-        return [given]
-    if isinstance(given, Iterable) and not isinstance(given, Mapping | bytes):
-        return [value for one in given for value in _values(axis, one)]
-    raise UsageError(f"a value is a text, a number or a list of them, not {given!r:.60}")
+def _values(axis: Axis, values: object) -> list[Value]:
+    if isinstance(values, str):
+        return axis.read(values)
+    if isinstance(values, bool | int | float) or values is None:
+        return [values]
+    if isinstance(values, Iterable) and not isinstance(values, Mapping | bytes):
+        return [value for item in values for value in _values(axis, item)]
+    raise UsageError(f"a value is a text, a number or a list of them, not {values!r:.60}")

@@ -143,9 +143,9 @@ def _simulate(
     from choreo.simulate import simulate
 
     changed = {"placement": placement, "slow_link": slow_link, "slow_rank": slow_rank}
-    given = {name: more[name] for name in PACKET_OPTIONS if name in more}
+    packet_options = {name: more[name] for name in PACKET_OPTIONS if name in more}
     where, network_of_packets = _network_of_case(
-        topology, schedule.ranks, routing=routing, packets=packets, **changed, **given
+        topology, schedule.ranks, routing=routing, packets=packets, **changed, **packet_options
     )
     found = simulate(
         schedule,
@@ -164,7 +164,7 @@ def _simulate(
         "packets": packets or None,
     }
     row = _flat({name: value for name, value in found.to_dict().items() if name != "packets"})
-    return row | about | changed | given | {"store_and_forward": store_and_forward}, facts_of(found)
+    return row | about | changed | packet_options | {"store_and_forward": store_and_forward}, facts_of(found)
 
 
 def _network_of_case(
@@ -195,7 +195,7 @@ def _several(text: str | None) -> tuple[str, ...]:
     return () if text in (None, "none") else tuple(part.strip() for part in str(text).split("+"))
 
 
-def _packets(asked: bool, given: Mapping[str, Any], routing: str | None) -> Packets | None:
+def _packets(asked: bool, options: Mapping[str, Any], routing: str | None) -> Packets | None:
     from choreo.simulate import Packets
 
     if not asked:
@@ -203,8 +203,8 @@ def _packets(asked: bool, given: Mapping[str, Any], routing: str | None) -> Pack
             raise UsageError(f"routing {routing} is for packets; give packets=yes too, or use spread or hashed")
         return None
     ways = {None: "ecmp", "hashed": "ecmp", "spread": "spray"}
-    options = {PACKET_OPTIONS[name] or name: value for name, value in given.items()}
-    return Packets(**options, routing=ways.get(routing, routing))  # type: ignore[arg-type]
+    settings = {PACKET_OPTIONS[name] or name: value for name, value in options.items()}
+    return Packets(**settings, routing=ways.get(routing, routing))  # type: ignore[arg-type]
 
 
 def _bound(
@@ -244,8 +244,8 @@ def _devices(topology: Topology, ranks: int | None) -> list[int]:
 def _plan(*, model: str, cluster: str, **options: Any) -> Row:
     from choreo.plan import plan
 
-    given = {name: value for name, value in options.items() if not name.endswith("_content")}
-    found = plan(model, cluster=cluster, **given)
+    settings = {name: value for name, value in options.items() if not name.endswith("_content")}
+    found = plan(model, cluster=cluster, **settings)
     best = found.best
     row = {
         "model": found.model,
@@ -301,7 +301,7 @@ def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in row.items():
         if isinstance(value, Mapping):
             if name != "plan":
-                found |= {f"{name}_{part.replace(' ', '_')}": one for part, one in _flat(value).items()}
+                found |= {f"{name}_{part.replace(' ', '_')}": figure for part, figure in _flat(value).items()}
         elif not isinstance(value, list | tuple):
             found[name] = value
     return found

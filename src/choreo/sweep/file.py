@@ -37,6 +37,6 @@ def read_sweep(path: str | Path) -> tuple[str, dict[str, list[Value]]]:
     found = convert(parse_toml(text, path, UsageError), _File, path, "a sweep", UsageError)
     try:
         get_verb(found.verb)
-        return found.verb, {name: values_of(name, given) for name, given in found.axes.items()}
+        return found.verb, {name: values_of(name, values) for name, values in found.axes.items()}
     except UsageError as error:
         raise UsageError(f"{shown(path)}: {error}") from None

@@ -95,9 +95,9 @@ def sweep_cases(
             began, before = time.monotonic(), len(rows)
             with closing(_computed(verb, missing, 1 if found.alone else workers, on, address)) as batches:
                 for done in batches:
-                    lasting = [(names[one.number], one.row) for one in done if one.kept]
-                    kept.add(run, [fact for one in done for fact in one.facts], lasting)
-                    rows.update((one.number, one.row) for one in done)
+                    lasting = [(names[result.number], result.row) for result in done if result.kept]
+                    kept.add(run, [fact for result in done for fact in result.facts], lasting)
+                    rows.update((result.number, result.row) for result in done)
                     if progress is not None:
                         left = (time.monotonic() - began) / (len(rows) - before) * (len(cases) - len(rows))
                         progress(len(rows), len(cases), left)

@@ -56,53 +56,53 @@ def named_axis(verb: str) -> str:
     >>> named_axis("plan")
     'model'
     """
-    return next(one for one in get_verb(verb).needed if one in NAMED)
+    return next(axis for axis in get_verb(verb).needed if axis in NAMED)
 
 
 def cases_of(name: str, axes: Mapping[str, Sequence[Value]]) -> list[Task]:
     """Every combination of the axes' values, as tasks of the verb, in the order of the axes."""
     verb = get_verb(name)
-    unknown = [one for one in axes if one not in verb.axes]
+    unknown = [axis for axis in axes if axis not in verb.axes]
     if unknown:
         raise UsageError(f"{name} has no axis {unknown[0]}; its axes are {', '.join(verb.axes)}")
-    missing = [one for one in verb.needed if one not in axes]
+    missing = [axis for axis in verb.needed if axis not in axes]
     if missing:
         raise UsageError(f"a sweep of {name} needs {', '.join(verb.needed)}; give {' and '.join(missing)} too")
     count = math.prod(len(values) for values in axes.values())
     if count > MOST_CASES:
         raise UsageError(f"that is {count} cases; at most {MOST_CASES} are swept at once, so give fewer values")
-    order = [one for one in verb.axes if one in axes]
+    order = [axis for axis in verb.axes if axis in axes]
     found: dict[Task, None] = {}
     _source_file.cache_clear()  # another file may have been loaded since
-    for values in itertools.product(*(axes[one] for one in order)):
-        given = dict(verb.defaults) | dict(zip(order, values, strict=True))
-        for one in _named(given) if name in ("price", "simulate", "bench") else [given]:
-            found[verb.task(one)] = None
+    for values in itertools.product(*(axes[axis] for axis in order)):
+        case = dict(verb.defaults) | dict(zip(order, values, strict=True))
+        for named_case in _named(case) if name in ("price", "simulate", "bench") else [case]:
+            found[verb.task(named_case)] = None
     return list(found)
 
 
-def _named(given: dict[str, Value]) -> Iterator[dict[str, Value]]:
+def _named(case: dict[str, Value]) -> Iterator[dict[str, Value]]:
     """One case for each algorithm of the collective, if all are asked for."""
     from choreo.algorithms import list_algorithms
 
-    if given.get("algorithm") != "all":
-        yield given
+    if case.get("algorithm") != "all":
+        yield case
         return
-    for one in list_algorithms(str(given["collective"])):
-        yield given | {"algorithm": one.name}
+    for algorithm in list_algorithms(str(case["collective"])):
+        yield case | {"algorithm": algorithm.name}
 
 
-def _chosen(given: Mapping[str, Value], *names: str) -> tuple[tuple[str, Value], ...]:
-    return tuple((name, given[name]) for name in names if given.get(name) is not None)
+def _chosen(case: Mapping[str, Value], *names: str) -> tuple[tuple[str, Value], ...]:
+    return tuple((name, case[name]) for name in names if case.get(name) is not None)
 
 
-def _topology_task(given: Mapping[str, Value], name: str = "topology") -> Task:
+def _topology_task(case: Mapping[str, Value], name: str = "topology") -> Task:
     from pathlib import Path
 
     from choreo.topology.catalogue import SUFFIXES
 
-    text = str(given[name])
-    more = _chosen(given, "routing")
+    text = str(case[name])
+    more = _chosen(case, "routing")
     if Path(text).suffix.lower() in SUFFIXES:
         return Task("topology", (("text", text), ("content", _file_hash(text)), *more))
     return Task("topology", (("text", typed(text)), *more))
@@ -116,9 +116,9 @@ def _file_hash(file: str) -> str:
     return hashlib.sha256(read_bytes(file, 1 << 28, "a file of a sweep")).hexdigest()[:16]
 
 
-def _source(given: Mapping[str, Value]) -> tuple[tuple[str, Value], ...]:
+def _source(case: Mapping[str, Value]) -> tuple[tuple[str, Value], ...]:
     """The file of an algorithm from outside the library, and its hash: different code is a different case."""
-    found = _source_file(str(given["collective"]), str(given.get("algorithm")))
+    found = _source_file(str(case["collective"]), str(case.get("algorithm")))
     return () if found is None else (("load", found), ("content", _file_hash(found)))
 
 
@@ -133,41 +133,41 @@ def _source_file(collective: str, algorithm: str) -> str | None:
 # The tasks of each verb.
 
 
-def _price_task(given: Mapping[str, Value]) -> Task:
-    schedule = Task("schedule", _chosen(given, *SCHEDULE) + _source(given))
-    profile = Task("profile", _chosen(given, "ports", "cores"), (schedule,))
+def _price_task(case: Mapping[str, Value]) -> Task:
+    schedule = Task("schedule", _chosen(case, *SCHEDULE) + _source(case))
+    profile = Task("profile", _chosen(case, "ports", "cores"), (schedule,))
     return Task(
         "price",
-        (*schedule.parameters, *_chosen(given, "size", "alpha", "bandwidth", "gamma"), *profile.parameters),
+        (*schedule.parameters, *_chosen(case, "size", "alpha", "bandwidth", "gamma"), *profile.parameters),
         (profile,),
     )
 
 
-def _simulate_task(given: Mapping[str, Value]) -> Task:
-    network = _topology_task(given)
-    source = _source(given) if given.get("algorithm") else ()
-    named = _chosen(given, *SCHEDULE) + source
-    mine = (*named, *_prefixed(network), *_chosen(given, "size", "gamma", "store_and_forward"))
-    options = [name for name in PACKETS[1:] if given.get(name) is not None]
-    if options and given.get("packets") is None:
+def _simulate_task(case: Mapping[str, Value]) -> Task:
+    network = _topology_task(case)
+    source = _source(case) if case.get("algorithm") else ()
+    named = _chosen(case, *SCHEDULE) + source
+    parameters = (*named, *_prefixed(network), *_chosen(case, "size", "gamma", "store_and_forward"))
+    options = [name for name in PACKETS[1:] if case.get(name) is not None]
+    if options and case.get("packets") is None:
         raise UsageError(f"{options[0]} is for packets; give packets=yes too, or leave it out")
-    packets = ("packets", *options) if given.get("packets") else ()
-    changes = _chosen(given, *CHANGES, *packets)
+    packets = ("packets", *options) if case.get("packets") else ()
+    changes = _chosen(case, *CHANGES, *packets)
     schedule = Task("placed_schedule", named, (network,))
-    if given.get("algorithm") == "synthesized" and not source:  # made for the network as it is in this case
-        schedule = Task("synthesized", (*named, *_chosen(given, "size", "routing"), *changes), (network,))
-    return Task("simulate", (*mine, *changes), (network, schedule))
+    if case.get("algorithm") == "synthesized" and not source:  # made for the network as it is in this case
+        schedule = Task("synthesized", (*named, *_chosen(case, "size", "routing"), *changes), (network,))
+    return Task("simulate", (*parameters, *changes), (network, schedule))
 
 
-def _bound_task(given: Mapping[str, Value]) -> Task:
-    network = _topology_task(given)
-    return Task("bound", (*_chosen(given, "collective", "ranks", "root", "size"), *_prefixed(network)), (network,))
+def _bound_task(case: Mapping[str, Value]) -> Task:
+    network = _topology_task(case)
+    return Task("bound", (*_chosen(case, "collective", "ranks", "root", "size"), *_prefixed(network)), (network,))
 
 
-def _nccl_task(given: Mapping[str, Value]) -> Task:
-    network = _topology_task(given)
-    mine = _chosen(given, "collective", "algorithm", "ranks", "root", "size")
-    return Task("nccl", (*mine, *_prefixed(network)), (network,))
+def _nccl_task(case: Mapping[str, Value]) -> Task:
+    network = _topology_task(case)
+    parameters = _chosen(case, "collective", "algorithm", "ranks", "root", "size")
+    return Task("nccl", (*parameters, *_prefixed(network)), (network,))
 
 
 def _prefixed(network: Task) -> tuple[tuple[str, Value], ...]:
@@ -176,27 +176,27 @@ def _prefixed(network: Task) -> tuple[tuple[str, Value], ...]:
     return tuple((names.get(name, name), value) for name, value in network.parameters)
 
 
-def _plan_task(given: Mapping[str, Value]) -> Task:
+def _plan_task(case: Mapping[str, Value]) -> Task:
     from pathlib import Path
 
     from choreo.topology.catalogue import SUFFIXES
 
     files = {}
     for name in ("model", "cluster", "device"):
-        text = str(given.get(name) or "")
+        text = str(case.get(name) or "")
         if name == "model" and is_file(Path(text, "config.json")):  # a Hugging Face model folder
             text = str(Path(text, "config.json"))
-            given = {**given, "model": text}
+            case = {**case, "model": text}
         if Path(text).suffix.lower() in SUFFIXES:
             files[f"{name}_content"] = _file_hash(text)
     names = ("model", "cluster", "gpus", "global_batch", "seq", "precision", "software", "device", *PLAN)
-    return Task("plan", _chosen(given, *names) + tuple(files.items()))
+    return Task("plan", _chosen(case, *names) + tuple(files.items()))
 
 
-def _bench_task(given: Mapping[str, Value]) -> Task:
-    session = Task("session", _chosen(given, "ranks"))
-    mine = _chosen(given, "collective", "algorithm", "ranks", "root", "size", "datatype", "op", "rounds")
-    return Task("bench", mine + _source(given), (session,))
+def _bench_task(case: Mapping[str, Value]) -> Task:
+    session = Task("session", _chosen(case, "ranks"))
+    parameters = _chosen(case, "collective", "algorithm", "ranks", "root", "size", "datatype", "op", "rounds")
+    return Task("bench", parameters + _source(case), (session,))
 
 
 VERBS = {

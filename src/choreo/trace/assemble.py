@@ -122,8 +122,8 @@ def _connected(
         first = len(builder)
         for node in trace.nodes:
             waits = node.deps + node.control if control else node.deps
-            deps = [first + place[one] for one in waits if one in place]
-            gone = [one for one in (*node.deps, *node.control) if one not in place]
+            deps = [first + place[dep] for dep in waits if dep in place]
+            gone = [dep for dep in (*node.deps, *node.control) if dep not in place]
             if gone:
                 found.note(
                     "dependency on a node that is not in the trace, dropped",
@@ -195,7 +195,7 @@ def translated(members: tuple[int, ...], origin: int, world: int) -> tuple[list[
             f"{list(members)!r:.60}; give the traces of all ranks"
         )
     first, of_rank = np.unique(ranks - ranks // stride % len(members) * stride, return_inverse=True)
-    groups = [tuple(range(one, one + stride * len(members), stride)) for one in first.tolist()]
+    groups = [tuple(range(start, start + stride * len(members), stride)) for start in first.tolist()]
     if members not in groups:
         groups.append(members)
     of_rank = np.ravel(of_rank)

@@ -46,7 +46,7 @@ class TraceInfo:
             "time_s": self.time_s,
             "compute_s": self.compute_s,
             "communication": [
-                {name: getattr(one, name) for name in CallClass.__dataclass_fields__} for one in self.calls
+                {name: getattr(call, name) for name in CallClass.__dataclass_fields__} for call in self.calls
             ],
             "findings": list(self.trace.findings.lines()),
         }
@@ -72,19 +72,19 @@ def _classes(graph: ExecutionGraph, run: WorkloadSimulation) -> list[CallClass]:
     key = np.ravel(key)
     known = np.isfinite(graph.duration_s[nodes])
     recorded_s = np.nan_to_num(graph.duration_s[nodes])
-    took = np.bincount(key, recorded_s) / graph.ranks
+    time_by_class_s = np.bincount(key, recorded_s) / graph.ranks
     # Ranks whose steps began at different times wait longer in the replay than in the recorded run.
     exposed = np.bincount(key, np.minimum(run.exposed_by_node[nodes], recorded_s)) / graph.ranks
     found = []
     for at, (what, size, shape) in enumerate(keys.T.tolist()):
-        mine = key == at
-        recorded = bool(known[mine].any())
+        same = key == at
+        recorded = bool(known[same].any())
         name = COLLECTIVES[int(what)] if what >= 0 else NodeKind(-int(what)).name.lower()
-        ranks = len(graph.groups[int(graph.group[nodes][mine][0])]) if what >= 0 else 2
-        calls = len(np.unique(graph.call[nodes][mine]))
-        times = (float(took[at]), float(exposed[at])) if recorded else (None, None)
+        ranks = len(graph.groups[int(graph.group[nodes][same][0])]) if what >= 0 else 2
+        calls = len(np.unique(graph.call[nodes][same]))
+        times = (float(time_by_class_s[at]), float(exposed[at])) if recorded else (None, None)
         found.append(CallClass(name, size, ranks, texts[int(shape)] if shape >= 0 else "", calls, *times))
-    return sorted(found, key=lambda one: (-(one.time_s or 0.0), -one.size_bytes * one.calls))
+    return sorted(found, key=lambda call: (-(call.time_s or 0.0), -call.size_bytes * call.calls))
 
 
 def _shape(group: Sequence[int]) -> str:

@@ -58,7 +58,7 @@ def as_messages(graph: ExecutionGraph, choose: Choose, *, gamma_s_per_byte: floa
     sizes = [len(group) for group in graph.groups]
     tags = int(graph.tag.max(initial=0)) + 1
     for node in _call_by_call(graph):
-        after = [end for one in graph.deps_of(node).tolist() for end in ends[one]]
+        after = [end for dep in graph.deps_of(node).tolist() for end in ends[dep]]
         rank, kind = int(graph.rank[node]), NodeKind(graph.kind[node])
         if kind is not NodeKind.COLLECTIVE:
             ends[node] = [_copy(builder, graph, node, after)]
@@ -77,8 +77,8 @@ def as_messages(graph: ExecutionGraph, choose: Choose, *, gamma_s_per_byte: floa
         _refuse_switches(schedule)
         begun = {at: there[member] for at, member in enumerate(members)}
         last = _expand(builder, schedule, size, members, begun, gamma_s_per_byte=gamma_s_per_byte, tag=tags + call)
-        for one in np.flatnonzero(graph.call == call).tolist():
-            ends[one] = last[int(graph.rank[one])] or ends[one]
+        for call_node in np.flatnonzero(graph.call == call).tolist():
+            ends[call_node] = last[int(graph.rank[call_node])] or ends[call_node]
     return builder.finish()
 
 
@@ -101,8 +101,8 @@ def _call_by_call(graph: ExecutionGraph) -> list[int]:
                 continue
             together = waiting
         order += together
-        for one in together:
-            for other in after[offsets[one] : offsets[one + 1]].tolist():
+        for done in together:
+            for other in after[offsets[done] : offsets[done + 1]].tolist():
                 left[other] -= 1
                 if not left[other]:
                     ready.append(other)
@@ -155,11 +155,11 @@ def _expand(
             for message in messages:
                 src, dst = int(rows.src[message[0]]), int(rows.dst[message[0]])
                 reads = {
-                    int(one)
+                    int(node)
                     for row in message
                     if not rows.from_input[row]
-                    for one in writer[src, rows.chunk[row] : rows.chunk[row] + rows.count[row]]
-                    if one >= 0
+                    for node in writer[src, rows.chunk[row] : rows.chunk[row] + rows.count[row]]
+                    if node >= 0
                 }
                 bytes_ = float(weights[message].sum()) * unit
                 after = sorted({*reads, *earlier[src]}) or begun.get(src, [])
@@ -178,7 +178,7 @@ def _expand(
                     chunk for row in message for chunk in range(rows.chunk[row], rows.chunk[row] + rows.count[row])
                 ]
                 before = {int(writer[dst, chunk]) for chunk in chunks if writer[dst, chunk] >= 0}
-                before |= {one for chunk in chunks for one in readers[dst].pop(int(chunk), ())}
+                before |= {node for chunk in chunks for node in readers[dst].pop(int(chunk), ())}
                 bytes_ = float(weights[message].sum()) * unit
                 node = builder.recv(
                     members[dst], members[src], bytes_, tag=tag, after=sorted(before) or begun.get(dst, [])

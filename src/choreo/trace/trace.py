@@ -118,7 +118,7 @@ def _read_all(
     elif len(kinds) > 1:
         raise TraceError(f"the files are in {len(kinds)} formats: {', '.join(kinds)}; give one")
     else:
-        traces = [one for name, file, data in found for one in _read(name, file, data, findings)]
+        traces = [trace for name, file, data in found for trace in _read(name, file, data, findings)]
     known = _groups(groups) if groups is not None else _found_groups(beside)
     return Trace(assemble(traces, known, findings, ranks=ranks), "+".join(kinds), tuple(files), findings)
 
@@ -134,7 +134,7 @@ def _pairs(found: Sequence[tuple[str, Path, bytes]], findings: Findings) -> list
     """The execution trace and the profiler's trace of each rank, joined; both lists are in the same order."""
     from choreo.trace.formats.execution_trace import join
 
-    calls, profiles = ([one for one in found if one[0] == kind] for kind in TOGETHER)
+    calls, profiles = ([file for file in found if file[0] == kind] for kind in TOGETHER)
     if len(calls) != len(profiles):
         raise TraceError(f"there are {len(calls)} execution traces and {len(profiles)} of the profiler; give pairs")
     traces: list[RankTrace] = []
@@ -167,29 +167,29 @@ def _module(name: str) -> Format:
 
 
 def _format_of(head: bytes, name: str) -> str | None:
-    return next((one for one in READABLE if _module(one).recognises(head, name)), None)
+    return next((known for known in READABLE if _module(known).recognises(head, name)), None)
 
 
 def _files(paths: str | Path | Iterable[str | Path]) -> tuple[list[Path], list[Path]]:
     """The files of a trace, and JSON files beside them that may describe groups."""
-    given = [Path(one) for one in ([paths] if isinstance(paths, str | Path) else paths)]
+    inputs = [Path(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
     found: list[Path] = []
-    for path in given:
+    for path in inputs:
         if is_folder(path):
-            found += sorted(one for one in path.iterdir() if one.is_file() and not one.name.startswith("."))
+            found += sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
         elif exists(path):
             found.append(path)
         else:
-            same = sorted(one for one in path.parent.glob(f"{path.name}.*") if one.is_file()) if path.name else []
+            same = sorted(file for file in path.parent.glob(f"{path.name}.*") if file.is_file()) if path.name else []
             if not same:
                 raise UsageError(f"{shown(path)} is neither a file nor a folder, and no file name starts with it")
             found += same
     if not found or len(found) > MAX_FILES:
         raise UsageError(f"a trace is 1 to {MAX_FILES} files, not {len(found)}")
-    groups = [one for one in found if one.suffix == ".json" and _is_groups(one)]
-    rest = [one for one in found if one not in groups]
-    for folder in {one.parent for one in rest}:
-        groups += [one for one in sorted(folder.glob("*group*.json")) if one not in groups and _is_groups(one)]
+    groups = [file for file in found if file.suffix == ".json" and _is_groups(file)]
+    rest = [file for file in found if file not in groups]
+    for folder in {file.parent for file in rest}:
+        groups += [file for file in sorted(folder.glob("*group*.json")) if file not in groups and _is_groups(file)]
     return rest, groups
 
 
@@ -209,15 +209,15 @@ def _found_groups(files: Sequence[Path]) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _groups(given: Mapping[str, Sequence[int]] | str | Path) -> dict[str, tuple[int, ...]]:
-    if isinstance(given, str | Path):
-        text = read_bytes(given, MAX_FILE_BYTES, "a file of groups", TraceError)
+def _groups(groups: Mapping[str, Sequence[int]] | str | Path) -> dict[str, tuple[int, ...]]:
+    if isinstance(groups, str | Path):
+        text = read_bytes(groups, MAX_FILE_BYTES, "a file of groups", TraceError)
         try:
             document = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise TraceError(f"{shown(given)} is not JSON: {error}") from None
+            raise TraceError(f"{shown(groups)} is not JSON: {error}") from None
     else:
-        document = given
+        document = groups
     fine = isinstance(document, Mapping) and all(
         isinstance(ranks, list | tuple) and ranks and all(type(rank) is int and rank >= 0 for rank in ranks)
         for ranks in document.values()

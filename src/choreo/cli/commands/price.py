@@ -108,7 +108,7 @@ def command(
             print_prices(prices, link, ports, cores)
     elif sweep is not None:
         ranges = winners(profiles, sweep[0], sweep[1], link)
-        for end in sorted({end for one in ranges for end in (one.from_bytes, one.to_bytes)}):
+        for end in sorted({end for span in ranges for end in (span.from_bytes, span.to_bytes)}):
             keep(compare(profiles, end, link), **settings)
         if as_json:
             echo_json({"ranges": ranges})

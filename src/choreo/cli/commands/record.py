@@ -214,7 +214,7 @@ def import_command(
     found = []
     for file in files:
         with _readable(file) as path:
-            one = import_nccl_tests(
+            imported = import_nccl_tests(
                 path,
                 topology=topology,
                 collective=collective,
@@ -223,11 +223,13 @@ def import_command(
                 argv=arguments_given(click.get_current_context()),
                 again=again,
             )
-        tests = [{"collective": test.collective, "ranks": test.ranks, "hosts": test.hosts} for test in one.tests]
-        found.append({"file": str(file), "rows": one.rows, "samples": one.samples, "tests": tests})
+        tests = [{"collective": test.collective, "ranks": test.ranks, "hosts": test.hosts} for test in imported.tests]
+        found.append({"file": str(file), "rows": imported.rows, "samples": imported.samples, "tests": tests})
         if not as_json:
-            what = ", ".join(f"{test.collective} over {counted(int(test.ranks or 0), 'rank')}" for test in one.tests)
-            click.echo(f"{shown(file)}: {what}; {counted(one.rows, 'row')}, {counted(one.samples, 'sample')}")
+            what = ", ".join(
+                f"{test.collective} over {counted(int(test.ranks or 0), 'rank')}" for test in imported.tests
+            )
+            click.echo(f"{shown(file)}: {what}; {counted(imported.rows, 'row')}, {counted(imported.samples, 'sample')}")
     if as_json:
         echo_json(found)
     elif topology is None:

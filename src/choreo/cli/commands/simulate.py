@@ -338,13 +338,13 @@ def _sweep(asked: Asked, sizes: list[int], as_json: bool) -> None:
     if len(schedules) > 1:  # what cannot run here is said once
         schedules = asked.those_that_run(schedules)
     runs = [asked.run_all(schedules, size) for size in sizes]
-    keep([one for here in runs for one in here])
+    keep([run for here in runs for run in here])
     if "all" in asked.chosen.algorithms:
         runs = [[min(here, key=_time_s)] for here in runs]
     if not as_json:
         print_sweep(runs, len(schedules) + asked.synthesizes)
     elif asked.many and "all" not in asked.chosen.algorithms:
-        echo_json([one.to_dict() | {"best": one is min(here, key=_time_s)} for here in runs for one in here])
+        echo_json([run.to_dict() | {"best": run is min(here, key=_time_s)} for here in runs for run in here])
     else:
         echo_json([here[0] for here in runs])
 

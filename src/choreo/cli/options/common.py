@@ -125,7 +125,7 @@ def load_option(function: Function) -> Function:
     def run(ctx: click.Context, param: click.Parameter, files: tuple[str, ...]) -> None:
         from choreo.algorithms import load_algorithms
 
-        ctx.meta[LOADED] = [one for file in files for one in load_algorithms(file)]
+        ctx.meta[LOADED] = [algorithm for file in files for algorithm in load_algorithms(file)]
 
     return click.option(
         "--load",

@@ -49,16 +49,16 @@ def synthesized_too(
         raise UsageError("a synthesized schedule is made for a network; say which: --topology T")
     network, size_bytes = need_topology(topology), needed_size(collective, size)
     with waiting("synthesizing"):
-        made = synthesize(collective, network, size_bytes, ranks=ranks, root=root, relays=relays)
+        schedule = synthesize(collective, network, size_bytes, ranks=ranks, root=root, relays=relays)
     context = click.get_current_context()
     file = Path(context.with_resource(TemporaryDirectory(prefix="choreo-")), f"{SYNTHESIZED}.npz")
-    save(made, file)
-    for one in load_algorithms(file):
-        context.call_on_close(lambda one=one: _forget(one))
-    return made.ranks
+    save(schedule, file)
+    for algorithm in load_algorithms(file):
+        context.call_on_close(lambda algorithm=algorithm: _forget(algorithm))
+    return schedule.ranks
 
 
-def _forget(made: Algorithm) -> None:
+def _forget(algorithm: Algorithm) -> None:
     from choreo.algorithms._registry import registered
 
-    registered().pop((made.collective, made.name), None)
+    registered().pop((algorithm.collective, algorithm.name), None)

@@ -76,7 +76,7 @@ class ScheduleOptions:
         """The same; without --algorithm, with what --load brought for the collective, if that is one algorithm."""
         context = click.get_current_context(silent=True)
         loaded = () if context is None else context.meta.get(LOADED, ())
-        names = [one.name for one in loaded if one.collective == self.collective]
+        names = [algorithm.name for algorithm in loaded if algorithm.collective == self.collective]
         return replace(self, algorithms=tuple(names)) if not self.algorithms and len(names) == 1 else self
 
     def _synthesized(self, ranks: int | None, topology: str, size: int | None) -> Schedule:
@@ -165,7 +165,7 @@ class ScheduleOptions:
         """Refuse a file where the name of a collective belongs, and several algorithms where one does."""
         for name in self.algorithms:
             if "," in name:
-                each = " ".join(f"--algorithm {one.strip()}" for one in name.split(","))
+                each = " ".join(f"--algorithm {part.strip()}" for part in name.split(","))
                 raise UsageError(f"{name!r} is not an algorithm; give each by itself: {each}")
         if self.collective is not None and Path(self.collective).suffix in (".json", ".npz", ".xml"):
             name = shown(self.collective)

@@ -108,8 +108,8 @@ class Asked:
             self._run_each(sorted(schedules, key=_effort), size, runs)
             if self.synthesizes:
                 with waiting("synthesizing"):
-                    made = self.synthesized(size)
-                runs.append(self.run(made, size))
+                    schedule = self.synthesized(size)
+                runs.append(self.run(schedule, size))
         except KeyboardInterrupt:
             raise StoppedError(runs, len(schedules) + self.synthesizes) from None
         places = {schedule.label: place for place, schedule in enumerate(schedules)}

@@ -60,15 +60,15 @@ def print_processor(found: CpuCalibration) -> None:
     """Print what one rank gets of the processor, for each number of ranks that computed at once."""
     click.echo(found.summary())
     shared = found.cpu.shared
-    click.echo(f"\neach of {', '.join(str(one.ranks) for one in shared)} ranks at once on {found.cores} cores:")
+    click.echo(f"\neach of {', '.join(str(group.ranks) for group in shared)} ranks at once on {found.cores} cores:")
     rows = [
-        [f"matmuls, {precision}", *(f"{format_count(one.products[precision].peak_flops)}FLOP/s" for one in shared)]
+        [f"matmuls, {precision}", *(f"{format_count(group.products[precision].peak_flops)}FLOP/s" for group in shared)]
         for precision in shared[0].products
     ]
     for kind in KINDS:
         for number, size in enumerate(shared[0].memory[kind].at_bytes):
-            rates = [one.memory_bandwidth_bytes_per_s * one.memory[kind].share[number] for one in shared]
+            rates = [group.memory_bandwidth_bytes_per_s * group.memory[kind].share[number] for group in shared]
             rows.append([f"{kind}, {format_bytes(size)}", *(format_bandwidth(rate) for rate in rates)])
-    rows.append(["an operator of a layer", *(format_time(one.operator_s) for one in shared)])
-    echo_table([Column("", left=True), *(Column(f"{one.ranks} at once") for one in shared)], rows)
+    rows.append(["an operator of a layer", *(format_time(group.operator_s) for group in shared)])
+    echo_table([Column("", left=True), *(Column(f"{group.ranks} at once") for group in shared)], rows)
     click.echo(f"a collective in a layer, beside its bytes: {format_time(found.collective_s)}")

@@ -96,30 +96,30 @@ def print_devices(as_json: bool) -> None:
         echo_json(
             [
                 {
-                    "device": one.name,
-                    "chip": one.chip,
-                    "architecture": one.architecture,
-                    "memory_bytes": one.memory_bytes,
-                    "memory_bandwidth_bytes_per_s": one.memory_bandwidth_bytes_per_s,
-                    "peak_flops": dict(one.peak_flops),
-                    "power_w": one.power_w,
-                    "cluster": one.cluster,
+                    "device": device.name,
+                    "chip": device.chip,
+                    "architecture": device.architecture,
+                    "memory_bytes": device.memory_bytes,
+                    "memory_bandwidth_bytes_per_s": device.memory_bandwidth_bytes_per_s,
+                    "peak_flops": dict(device.peak_flops),
+                    "power_w": device.power_w,
+                    "cluster": device.cluster,
                 }
-                for one in found
+                for device in found
             ]
         )
         return
     rows = []
-    for one in found:
-        peaks = [one.peak_flops.get(name) for name in ("bf16", "fp8")]
+    for device in found:
+        peaks = [device.peak_flops.get(name) for name in ("bf16", "fp8")]
         rows.append(
             [
-                one.name,
-                format_bytes(one.memory_bytes, binary=True),
-                format_bandwidth(one.memory_bandwidth_bytes_per_s),
+                device.name,
+                format_bytes(device.memory_bytes, binary=True),
+                format_bandwidth(device.memory_bandwidth_bytes_per_s),
                 *("" if peak is None else format_count(peak) for peak in peaks),
-                f"{one.power_w:.0f} W",
-                one.cluster,
+                f"{device.power_w:.0f} W",
+                device.cluster,
             ]
         )
     echo_table(
@@ -148,25 +148,25 @@ def print_software(as_json: bool) -> None:
         echo_json(
             [
                 {
-                    "software": one.name,
-                    "attention": one.attention,
-                    "fusion": one.fusion,
-                    "gather": one.gather,
-                    "efficiency": one.efficiency,
+                    "software": program.name,
+                    "attention": program.attention,
+                    "fusion": program.fusion,
+                    "gather": program.gather,
+                    "efficiency": program.efficiency,
                 }
-                for one in found
+                for program in found
             ]
         )
         return
     rows = [
         [
-            one.name,
-            f"flash {one.attention}" if one.attention else "not fused",
-            {"none": "none", "hand": "by hand", "compiler": "by compiler"}[one.fusion],
-            one.dp_overlap.replace("-", " "),
-            f"{100 * one.efficiency:.0f} %",
+            program.name,
+            f"flash {program.attention}" if program.attention else "not fused",
+            {"none": "none", "hand": "by hand", "compiler": "by compiler"}[program.fusion],
+            program.dp_overlap.replace("-", " "),
+            f"{100 * program.efficiency:.0f} %",
         ]
-        for one in found
+        for program in found
     ]
     echo_table(
         [

@@ -69,7 +69,7 @@ def print_validation(path: Path, *, leave_one_out: bool, as_json: bool) -> None:
 def _left_out(path: Path) -> list[TableError]:
     from choreo.validate.nccl import leave_one_out
 
-    return [one.table for one in leave_one_out(path)]
+    return [fold.table for fold in leave_one_out(path)]
 
 
 def _print_tables(title: str, tables: list[TableError]) -> None:
@@ -77,11 +77,11 @@ def _print_tables(title: str, tables: list[TableError]) -> None:
 
     sides = ("mape_below_1MiB", "mape_below_1MiB_after_offset", "mape_from_1MiB")
     rows = []
-    for one in tables:
-        errors = [_percent(getattr(one, side)) for side in sides]
-        offset = format_time(one.offset_s) if one.mape_below_1MiB is not None else ""
-        rows.append([shown(one.table_id), str(one.rows), errors[0], errors[1], offset, errors[2]])
-    means = [mean(getattr(one, side) for one in tables) for side in sides]
+    for table in tables:
+        errors = [_percent(getattr(table, side)) for side in sides]
+        offset = format_time(table.offset_s) if table.mape_below_1MiB is not None else ""
+        rows.append([shown(table.table_id), str(table.rows), errors[0], errors[1], offset, errors[2]])
+    means = [mean(getattr(table, side) for table in tables) for side in sides]
     rows.append(["mean over tables", "", _percent(means[0]), _percent(means[1]), "", _percent(means[2])])
     click.echo(title)
     echo_table(

@@ -56,8 +56,12 @@ def print_store_validation(found: StoreValidation, *, as_json: bool) -> None:
     echo_table(
         [Column("of", left=True), Column("cases", 1), Column("below 1 MiB"), Column("1 MiB and up")],
         [
-            [one.group, str(one.cases), *(_percent(error) for error in (one.mape_below_1MiB, one.mape_from_1MiB))]
-            for one in found.groups
+            [
+                group.group,
+                str(group.cases),
+                *(_percent(error) for error in (group.mape_below_1MiB, group.mape_from_1MiB)),
+            ]
+            for group in found.groups
         ],
     )
 
@@ -71,11 +75,15 @@ def print_questions(*, as_json: bool) -> None:
     from choreo.record.ask.questions import QUESTIONS
 
     if as_json:
-        echo_json({name: {"question": one.summary, "takes": one.takes} for name, one in QUESTIONS.items()})
+        echo_json(
+            {name: {"question": question.summary, "takes": question.takes} for name, question in QUESTIONS.items()}
+        )
         return
-    for name, one in QUESTIONS.items():
-        options = " ".join(f"--{option} VALUE" if option in one.needs else f"[--{option}]" for option in one.takes)
-        echo_line(one.summary, label=name, indent=11)
+    for name, question in QUESTIONS.items():
+        options = " ".join(
+            f"--{option} VALUE" if option in question.needs else f"[--{option}]" for option in question.takes
+        )
+        echo_line(question.summary, label=name, indent=11)
         echo_line(f"choreo record questions {name} {options}", indent=11)
 
 

@@ -50,16 +50,20 @@ def print_network(network: DescribedTopology, drawn: Path | None) -> None:
         echo_wrapped(fact)
     rows = []
     charged, limited = bool(topology.links.overhead_s.any()), bool(topology.links.gap_s.any())
-    for one, alike in zip(dimensions(topology), kinds(topology), strict=True):
-        what = counted(one.size, "device") if one.groups_of == 1 else f"{one.size} groups of {one.groups_of}"
+    for dimension, alike in zip(dimensions(topology), kinds(topology), strict=True):
+        what = (
+            counted(dimension.size, "device")
+            if dimension.groups_of == 1
+            else f"{dimension.size} groups of {dimension.groups_of}"
+        )
         # A graph with switches and links of several kinds usually has several media; its file names only one.
-        mixed = one.kind == "graph" and one.switches > 0 and len(alike) > 1
-        medium = "" if mixed else one_line(one.medium)
+        mixed = dimension.kind == "graph" and dimension.switches > 0 and len(alike) > 1
+        medium = "" if mixed else one_line(dimension.medium)
         for at, links in enumerate(alike):
             figures = [str(links.links), _range(links.bandwidth, _bandwidth), _range(links.latency, format_time)]
             figures += [_range(links.overhead, format_time)] if charged else []
             figures += [_rate(links.gap)] if limited else []
-            rows.append([*(("", "") if at else (one.kind, what)), *figures, medium])
+            rows.append([*(("", "") if at else (dimension.kind, what)), *figures, medium])
     if rows:
         click.echo()
         echo_table(
@@ -107,11 +111,15 @@ def _facts(topology: Topology) -> list[str]:
 def _switches(topology: Topology) -> list[str]:
     """Which switch is of which dimension, where several have some: their names are needed to point at a link."""
     told, first = [], 0
-    for one in dimensions(topology):
-        if one.switches:
-            last = first + one.switches - 1
-            what = counted(one.size, "device") if one.groups_of == 1 else f"{one.size} groups of {one.groups_of}"
-            names = f"switch{first} to switch{last} each join" if one.switches > 1 else f"switch{first} joins"
+    for dimension in dimensions(topology):
+        if dimension.switches:
+            last = first + dimension.switches - 1
+            what = (
+                counted(dimension.size, "device")
+                if dimension.groups_of == 1
+                else f"{dimension.size} groups of {dimension.groups_of}"
+            )
+            names = f"switch{first} to switch{last} each join" if dimension.switches > 1 else f"switch{first} joins"
             told.append(f"{names} {what}")
             first = last + 1
     return [", ".join(told)] if len(told) > 1 else []
@@ -119,9 +127,9 @@ def _switches(topology: Topology) -> list[str]:
 
 def _links_in_words(machine: TopologyFile) -> str:
     """A machine's dimensions in a few words, with what joins several machines."""
-    one, many = get_topology(machine.name), _two_of(machine)
+    single, pair = get_topology(machine.name), _two_of(machine)
     parts = []
-    pairs = zip_longest(one.blocks, many.blocks)
+    pairs = zip_longest(single.blocks, pair.blocks)
     for (kind, figures, inside), alike in groupby(pairs, lambda pair: (*_figures(pair[1]), _joins_devices(pair[0]))):
         sizes = [str(block.size) for block, _ in alike if block is not None]
         name = {"ring": "torus", "line": "mesh"}.get(kind, kind) if len(sizes) > 1 else kind

@@ -46,15 +46,15 @@ def print_info(info: TraceInfo) -> None:
     ]
     rows = [
         [
-            one.collective,
-            format_bytes(one.size_bytes),
-            str(one.ranks),
-            one.group,
-            str(one.calls),
-            "-" if one.time_s is None else format_time(one.time_s),
-            "-" if not one.time_s or one.exposed_s is None else f"{100 * one.exposed_s / one.time_s:.0f} %",
+            call.collective,
+            format_bytes(call.size_bytes),
+            str(call.ranks),
+            call.group,
+            str(call.calls),
+            "-" if call.time_s is None else format_time(call.time_s),
+            "-" if not call.time_s or call.exposed_s is None else f"{100 * call.exposed_s / call.time_s:.0f} %",
         ]
-        for one in info.calls[:MOST_ROWS]
+        for call in info.calls[:MOST_ROWS]
     ]
     echo_table(columns, rows)
     if len(info.calls) > MOST_ROWS:
@@ -145,15 +145,18 @@ def _print_path(run: WorkloadSimulation) -> None:
         by_kind[leg.kind] = by_kind.get(leg.kind, 0.0) + leg.end_s - leg.start_s
     parts = ", ".join(
         f"{format_time(seconds)} {kind}"
-        for kind, seconds in sorted(by_kind.items(), key=lambda one: -one[1])
+        for kind, seconds in sorted(by_kind.items(), key=lambda item: -item[1])
         if seconds > 0
     )
     click.echo()
     echo_line(f"{counted(len(legs), 'node')}: {parts}", label=f"{'critical path':23}")
     shown_legs = legs if len(legs) <= 2 * PATH_ENDS else [*legs[:PATH_ENDS], None, *legs[-PATH_ENDS:]]
-    for one in shown_legs:
-        if one is None:
+    for end_leg in shown_legs:
+        if end_leg is None:
             click.echo(f"  ... {len(legs) - 2 * PATH_ENDS} more")
         else:
-            took = format_time(one.end_s - one.start_s)
-            echo_line(f"{format_time(one.start_s):>10}  {took:>10}  rank {one.rank}  {shown(one.name)[:60]}", indent=2)
+            duration = format_time(end_leg.end_s - end_leg.start_s)
+            echo_line(
+                f"{format_time(end_leg.start_s):>10}  {duration:>10}  rank {end_leg.rank}  {shown(end_leg.name)[:60]}",
+                indent=2,
+            )

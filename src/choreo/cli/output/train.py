@@ -38,19 +38,19 @@ class StepTable:
     def __init__(self) -> None:
         self._table: NcclTable | None = None
 
-    def step(self, one: TrainingStep) -> None:
+    def step(self, step: TrainingStep) -> None:
         """Print a step."""
         if self._table is None:
             self._table = NcclTable(COLUMNS, UNITS, WIDTHS)
-        parts = one.parts
+        parts = step.parts
         sent = sum(seconds for name, seconds in parts.items() if name not in OTHERS)
         cells = [
-            str(one.step),
-            f"{one.loss:.4f}",
-            f"{one.tokens_per_s:,.0f}",
-            f"{100 * one.mfu:.1f}",
-            _ms(one.time_s),
-            "-" if one.predicted_s is None else _ms(one.predicted_s),
+            str(step.step),
+            f"{step.loss:.4f}",
+            f"{step.tokens_per_s:,.0f}",
+            f"{100 * step.mfu:.1f}",
+            _ms(step.time_s),
+            "-" if step.predicted_s is None else _ms(step.predicted_s),
             _ms(parts.get("compute", 0.0)),
             _ms(sent),
             _ms(parts.get("bubble", 0.0)),
@@ -88,7 +88,9 @@ def print_run(run: TrainingRun) -> None:
     echo_line(f"a step: {sequences if run.seq else counted(run.global_batch, 'sample')}")
     echo_line(f"memory of the fullest rank: {_bytes(run.memory_bytes)}{beside}")
     if run.traffic:
-        sent = ", ".join(f"{one['axis']} {one['collective']} {_bytes(one['bytes'])}" for one in run.traffic)
+        sent = ", ".join(
+            f"{traffic['axis']} {traffic['collective']} {_bytes(traffic['bytes'])}" for traffic in run.traffic
+        )
         echo_line(f"sent in a step by all ranks: {sent}")
     if run.staleness:
         echo_line(_ahead(run))
@@ -119,8 +121,8 @@ def print_kinds(runs: list[TrainingRun]) -> None:
                 format_time(run.time_s),
                 "-" if predicted is None else format_time(predicted),
                 format_time(sum(seconds for name, seconds in run.parts.items() if name not in OTHERS)),
-                _bytes(sum(one["bytes"] for one in run.traffic)),
-                _bytes(sum(one["busiest_rank_bytes"] for one in run.traffic)),
+                _bytes(sum(traffic["bytes"] for traffic in run.traffic)),
+                _bytes(sum(traffic["busiest_rank_bytes"] for traffic in run.traffic)),
                 f"{run.losses[0]:.4f}",
                 f"{run.losses[-1]:.4f}",
             ]

@@ -57,11 +57,11 @@ def web_files() -> dict[str, bytes]:
         waiting = [(files(package) / "web", prefix)]
         while waiting:
             folder, path = waiting.pop()
-            for one in folder.iterdir():
-                if one.is_dir():
-                    waiting.append((one, f"{path}/{one.name}"))
-                elif PurePosixPath(one.name).suffix in KINDS:
-                    found[f"{path}/{one.name}"] = one.read_bytes()
+            for entry in folder.iterdir():
+                if entry.is_dir():
+                    waiting.append((entry, f"{path}/{entry.name}"))
+                elif PurePosixPath(entry.name).suffix in KINDS:
+                    found[f"{path}/{entry.name}"] = entry.read_bytes()
     found["/"] = found.pop("/index.html")
     return found
 

@@ -29,20 +29,20 @@ def answers(verb: str, fields: bytes) -> Iterator[dict[str, object]]:
     """The answers of a verb of the page; an error has a message and, if known, the field at fault."""
     try:
         module, name, kind = VERBS[verb]
-        found = import_module(f"choreo.explore.views.{module}")
-        function: Callable[[Any], Any] = getattr(found, name)
-        asked = msgspec.json.decode(fields, type=getattr(found, kind))
-        made = function(asked)
-        if isinstance(made, Iterator):
-            yield from made
+        views = import_module(f"choreo.explore.views.{module}")
+        function: Callable[[Any], Any] = getattr(views, name)
+        asked = msgspec.json.decode(fields, type=getattr(views, kind))
+        answer = function(asked)
+        if isinstance(answer, Iterator):
+            yield from answer
         else:
-            yield {"done": made}
+            yield {"done": answer}
     except FieldError as error:
         yield {"error": str(error), "field": error.field}
     except ChoreoError as error:
         yield {"error": str(error), "field": ""}
     except msgspec.ValidationError as error:
-        field, sentence = explained(error, getattr(found, kind), WHOLE)
+        field, sentence = explained(error, getattr(views, kind), WHOLE)
         yield {"error": sentence, "field": "" if field == WHOLE else field.partition("[")[0]}
     except MemoryError:
         yield {"error": "there is not enough memory for this; use fewer ranks", "field": "ranks"}

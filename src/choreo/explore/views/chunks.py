@@ -129,7 +129,7 @@ def replayed(schedule: Schedule, every: int) -> _Events:
     width = given_to.shape[1]
     start = np.zeros((schedule.members, width), np.int64)
     start[: schedule.ranks] = given_to[: schedule.ranks]
-    held, given = start.reshape(-1).copy(), start.reshape(-1)
+    held, inputs = start.reshape(-1).copy(), start.reshape(-1)
     cells, values, more, numbers = [], [], [], []
     first = 0
     for rows in schedule.blocks():
@@ -139,16 +139,16 @@ def replayed(schedule: Schedule, every: int) -> _Events:
         for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
             begin = -(-rows.chunk[low:high] // every)
             count = -(-(rows.chunk[low:high] + rows.count[low:high]) // every) - begin
-            one = bool((count == 1).all())
+            single = bool((count == 1).all())
             nth = (
                 np.zeros(high - low, np.int64)
-                if one
+                if single
                 else np.arange(count.sum()) - np.repeat(count.cumsum() - count, count)
             )
-            row = np.arange(low, high) if one else np.repeat(np.arange(low, high), count)
+            row = np.arange(low, high) if single else np.repeat(np.arange(low, high), count)
             source = rows.src[row] * width + begin[row - low] + nth
             into = rows.dst[row] * width + begin[row - low] + nth
-            brought = np.where(rows.from_input[row], given[source], held[source])
+            brought = np.where(rows.from_input[row], inputs[source], held[source])
             adds = rows.reduce[row]
             order = np.argsort(rows.src[row], kind="stable")  # writes to one place are in order of src
             row, into, brought, adds = row[order], into[order], brought[order], adds[order]
@@ -159,7 +159,7 @@ def replayed(schedule: Schedule, every: int) -> _Events:
             values.append(after)
             numbers.append(message[row])
     join = [np.concatenate([np.zeros(0, np.int64), *parts]) for parts in (cells, values, more, numbers)]
-    return _Events(join[0], join[1], join[2], join[3], given)
+    return _Events(join[0], join[1], join[2], join[3], inputs)
 
 
 def _added(held: Ints, into: Ints, brought: Ints, adds: Bools) -> Ints:
@@ -250,6 +250,6 @@ def _frames(schedule: Schedule, every: int, written_us: Floats, total_us: float,
         "cell": [],
         "value": [],
         "message": [],
-        "frames": [base64.b64encode(one.tobytes()).decode() for one in share],
+        "frames": [base64.b64encode(bits.tobytes()).decode() for bits in share],
         "follows_one_of": every,
     }

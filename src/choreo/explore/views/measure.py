@@ -124,11 +124,11 @@ def timeline(asked: Timeline) -> TimelineData:
     case = case_of(asked.collective, asked.ranks, size)
     constants = load_constants()
     with BenchSession(asked.ranks, constants) as session:
-        one = session.ours(asked.collective, asked.algorithm or None)
-        one.prepare(case, TIMEOUT_S)
-        calls = one.timelines(CALLS, WARMUP, TIMEOUT_S)
+        contestant = session.ours(asked.collective, asked.algorithm or None)
+        contestant.prepare(case, TIMEOUT_S)
+        calls = contestant.timelines(CALLS, WARMUP, TIMEOUT_S)
     root = case.root if get_collective(case.collective).rooted else None
-    schedule = build(case.collective, one.algorithm, case.ranks, root=root)
+    schedule = build(case.collective, contestant.algorithm, case.ranks, root=root)
     model = constants.cost_model_for(case.size_bytes, case.ranks)
     network = f"switch({case.ranks}, {model.bandwidth_bytes_per_s:.6g}B/s, {model.alpha_s:.6g}s)"
     run = simulate(schedule, network, case.size_bytes, gamma_s_per_byte=model.gamma_s_per_byte, keep_messages=True)
@@ -148,7 +148,9 @@ def timeline(asked: Timeline) -> TimelineData:
         "start_us": (messages.start_s * 1e6).tolist(),
         "arrived_us": (messages.written_s * 1e6).tolist(),
     }
-    joined = sorted((_joined(one, reduces) for one in calls), key=lambda one: max(one["arrived_us"], default=0.0))
+    joined = sorted(
+        (_joined(reports, reduces) for reports in calls), key=lambda columns: max(columns["arrived_us"], default=0.0)
+    )
     measured = joined[len(joined) // 2]
     count = len(measured["src"])
     parts = -(-count // max(1, len(predicted["src"])))
@@ -158,7 +160,7 @@ def timeline(asked: Timeline) -> TimelineData:
             f"{count} messages are not drawn one by one; use fewer ranks or a smaller size" if count else "no messages"
         )
     return {
-        "algorithm": one.algorithm,
+        "algorithm": contestant.algorithm,
         "ranks": case.ranks,
         "size_bytes": case.size_bytes,
         "parts": parts,
@@ -172,31 +174,31 @@ def timeline(asked: Timeline) -> TimelineData:
 
 def _joined(reports: list[dict[str, Any]], reduces: dict[tuple[int, int, int], bool]) -> MessageColumns:
     """The reports of senders and receivers, joined by message; times count from when the first rank began its call."""
-    begin = min(float(one["began_s"]) for one in reports)
+    begin = min(float(report["began_s"]) for report in reports)
     sent: dict[tuple[int, int, int], float] = {}
-    made: MessageColumns = {
+    joined: MessageColumns = {
         "src": [], "dst": [], "step": [], "bytes": [], "reduce": [], "start_us": [], "arrived_us": []
     }  # fmt: skip
-    for rank, one in enumerate(reports):
+    for rank, report in enumerate(reports):
         for received, peer, number, done in zip(
-            one["received"], one["peer"], one["number"], one["done_s"], strict=True
+            report["received"], report["peer"], report["number"], report["done_s"], strict=True
         ):
             if not received:
                 sent[rank, peer, number] = done
-    for rank, one in enumerate(reports):
-        columns = (one[name] for name in ("received", "peer", "number", "step", "bytes", "done_s"))
+    for rank, report in enumerate(reports):
+        columns = (report[name] for name in ("received", "peer", "number", "step", "bytes", "done_s"))
         for received, peer, number, step, size, done in zip(*columns, strict=True):
             if not received or (peer, rank, number) not in sent:
                 continue
-            made["src"].append(peer)
-            made["dst"].append(rank)
-            made["step"].append(step)
-            made["bytes"].append(size)
-            made["reduce"].append(int(reduces.get((step, peer, rank), False)))
+            joined["src"].append(peer)
+            joined["dst"].append(rank)
+            joined["step"].append(step)
+            joined["bytes"].append(size)
+            joined["reduce"].append(int(reduces.get((step, peer, rank), False)))
             # A receiver may be done before its sender has read the clock.
-            made["start_us"].append((min(done, sent[peer, rank, number]) - begin) * 1e6)
-            made["arrived_us"].append((done - begin) * 1e6)
-    return made
+            joined["start_us"].append((min(done, sent[peer, rank, number]) - begin) * 1e6)
+            joined["arrived_us"].append((done - begin) * 1e6)
+    return joined
 
 
 def _bounded(ranks: int, texts: Sequence[str]) -> list[int]:

@@ -216,11 +216,11 @@ def _ways(run: Simulation, chosen: Ints, wires: list[Ints]) -> tuple[list[list[i
     for number, links in enumerate(wires):
         wire_of[links] = number
     routes, way = np.unique(messages.route[chosen], return_inverse=True)
-    made = []
+    crossed_wires = []
     for route in routes.tolist():
         crossed = wire_of[messages.links[messages.offsets[route] : messages.offsets[route + 1]]]
-        made.append(sorted(set(crossed[crossed >= 0].tolist())))
-    return made, way.tolist()
+        crossed_wires.append(sorted(set(crossed[crossed >= 0].tolist())))
+    return crossed_wires, way.tolist()
 
 
 def _ends(run: Simulation, wires: list[Ints]) -> list[tuple[str, str]]:

@@ -84,7 +84,7 @@ _kept: OrderedDict[Plans, Planning] = OrderedDict()
 
 def _planning(asked: Plans) -> Planning:
     key = Plans(**{name: getattr(asked, name) for name in Plans.__struct_fields__})
-    models = {one.name for one in list_models()}
+    models = {model.name for model in list_models()}
     if asked.model not in models:
         raise FieldError("model", UnknownNameError("model", asked.model, models))
     if asked.cluster.lower().endswith(FILES) or "/" in asked.cluster or "\\" in asked.cluster:
@@ -146,9 +146,9 @@ def one_plan(asked: One) -> dict[str, Any]:
     planning = reading("model", lambda: _planning(asked))
     if planning.found is None or planning.job is None or asked.row >= len(planning.found.space):
         raise FieldError("model", UsageError(f"there is no plan {asked.row}"))
-    one = planning.found.space.plan(asked.row)
-    step = detailed(planning.job, one)
-    return {"plan": str(one), "fields": one.fields(), "step": step.to_dict(), "summary": step.summary()}
+    chosen = planning.found.space.plan(asked.row)
+    step = detailed(planning.job, chosen)
+    return {"plan": str(chosen), "fields": chosen.fields(), "step": step.to_dict(), "summary": step.summary()}
 
 
 def plan_page(asked: One) -> dict[str, str]:
@@ -156,8 +156,8 @@ def plan_page(asked: One) -> dict[str, str]:
     planning = reading("model", lambda: _planning(asked))
     if planning.found is None or asked.row >= len(planning.found.space):
         raise FieldError("model", UsageError(f"there is no plan {asked.row}"))
-    one = planning.found.space.plan(asked.row)
-    return {"html": plan_html(_planned(asked, **{name: getattr(one, name) for name in FIELDS}))}
+    chosen = planning.found.space.plan(asked.row)
+    return {"html": plan_html(_planned(asked, **{name: getattr(chosen, name) for name in FIELDS}))}
 
 
 def pareto(memory: npt.NDArray[np.float64], time_s: npt.NDArray[np.float64]) -> list[int]:
@@ -189,11 +189,11 @@ def _limits(found: Found, room: float, global_batch: int) -> npt.NDArray[np.int6
 def _rows(found: Found) -> list[int]:
     """The rows of the best plans."""
     rows: list[int] = []
-    for one, _ in found.plans:
+    for best, _ in found.plans:
         same = np.ones(len(found.space), np.bool_)
         for name in (*CUT, "zero", "micro_batch", "interleave"):
-            same &= found.space[name] == getattr(one, name)
-        rows.append(next(row for row in np.flatnonzero(same).tolist() if found.space.plan(row) == one))
+            same &= found.space[name] == getattr(best, name)
+        rows.append(next(row for row in np.flatnonzero(same).tolist() if found.space.plan(row) == best))
     return rows
 
 

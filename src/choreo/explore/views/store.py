@@ -60,13 +60,13 @@ def store_columns(_: Nothing) -> dict[str, Any]:
 
 def ask_store(asked: Ask) -> Asked:
     """The rows that the page's columns, filters and groups choose."""
-    where = [(one.column, one.operator, one.value) for one in asked.where]
+    where = [(condition.column, condition.operator, condition.value) for condition in asked.where]
     chosen = asked.columns or (("count(*)",) if asked.group_by else tuple(columns(asked.view))[:8])
-    given: dict[str, Any] = {"where": where, "group_by": asked.group_by, "order_by": asked.order_by}
+    clauses: dict[str, Any] = {"where": where, "group_by": asked.group_by, "order_by": asked.order_by}
     try:
-        answer = select(chosen, **given, limit=MOST_ROWS, view=asked.view)
+        answer = select(chosen, **clauses, limit=MOST_ROWS, view=asked.view)
     except StoreError:  # columns cannot be created in a read-only folder, but its rows can be queried
-        answer = select(chosen, **given, limit=MOST_ROWS, view=asked.view, oltp=True)
+        answer = select(chosen, **clauses, limit=MOST_ROWS, view=asked.view, oltp=True)
     word = "" if answer.rows else _empty(asked)
     return {
         "sql": answer.sql,

@@ -77,15 +77,15 @@ def _row(asked: Map, ranks: int) -> WinnersRow:
     simulated = asked.by == "simulation"
     model = case_of(msgspec.structs.replace(fields, collective="all_reduce", algorithm="ring")).cost_model
     row: WinnersRow = {"ranks": ranks, "times": {}, "left_out": {}}
-    for one in list_algorithms(fields.collective):
+    for algorithm in list_algorithms(fields.collective):
         try:
-            schedule = build(fields.collective, one.name, ranks)
+            schedule = build(fields.collective, algorithm.name, ranks)
             if schedule.switches:
-                row["left_out"][one.name] = "it needs switches that reduce"
+                row["left_out"][algorithm.name] = "it needs switches that reduce"
             elif transfers_of(schedule, most := MOST_SIMULATED if simulated else MOST_PRICED) > most:
-                row["left_out"][one.name] = f"more than {most:,} transfers"
+                row["left_out"][algorithm.name] = f"more than {most:,} transfers"
             else:
-                row["times"][one.name] = _Timed(schedule, fields, model, simulated).times(asked.sizes)
+                row["times"][algorithm.name] = _Timed(schedule, fields, model, simulated).times(asked.sizes)
         except ChoreoError as error:
-            row["left_out"][one.name] = str(error)
+            row["left_out"][algorithm.name] = str(error)
     return row

@@ -46,8 +46,8 @@ def words(_: Words) -> WordsData:
     True
     """
     algorithms: dict[str, dict[str, str]] = {name: {} for name in COLLECTIVES}
-    for one in list_algorithms():
-        algorithms[one.collective][one.name] = one.summary
+    for algorithm in list_algorithms():
+        algorithms[algorithm.collective][algorithm.name] = algorithm.summary
     for own in algorithms.values():
         own["synthesized"] = "A schedule that is made for the network and the size."
     blocks = dict.fromkeys(KINDS, "a block, with the page's bandwidth and alpha")

@@ -44,7 +44,7 @@ def duckdb_engine(folder: Path, *, fresh: bool = True) -> Iterator[Engine]:
     def ask(text: str, parameters: Sequence[Any] = ()) -> Answer:
         try:
             statements = connection.extract_statements(text)
-            kinds = {str(one.type).rpartition(".")[2] for one in statements}
+            kinds = {str(statement.type).rpartition(".")[2] for statement in statements}
             if len(statements) != 1 or not kinds <= {"SELECT", "SELECT_STATEMENT", "EXPLAIN", "EXPLAIN_STATEMENT"}:
                 raise UsageError(f"{short(text)!r} is not one query; write select ..., the store is only read here")
             cursor = connection.execute(text, list(parameters))

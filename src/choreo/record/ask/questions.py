@@ -46,14 +46,14 @@ def ask(name: str, *, store: str | Path | None = None, oltp: bool = False, **val
     if name not in QUESTIONS:
         raise UnknownNameError("question", name, QUESTIONS)
     question = QUESTIONS[name]
-    for given in values:
-        if given not in question.takes:
+    for option in values:
+        if option not in question.takes:
             known = ", ".join(question.takes)
-            raise UsageError(f"the question {name!r} takes no {given}; it takes {known or 'nothing'}")
-    missing = [one for one in question.needs if values.get(one) is None]
+            raise UsageError(f"the question {name!r} takes no {option}; it takes {known or 'nothing'}")
+    missing = [need for need in question.needs if values.get(need) is None]
     if missing:
         raise UsageError(f"the question {name!r} needs {' and '.join(missing)}: --{missing[0]} VALUE")
-    chosen = {one: value for one, value in values.items() if value is not None}
+    chosen = {option: value for option, value in values.items() if value is not None}
     with engine(store, oltp=oltp) as answer:
         return _answered(question, answer, chosen)
 
@@ -109,8 +109,8 @@ def _slower(found: Answer, values: Values) -> Answer:
         new = [row["time_s"] for row in later if row["commit"] == newest]
         p = larger_p(new, old)
         if p <= most_p:
-            one, medians = group[0], (statistics.median(old), statistics.median(new))
-            about = [one[name] for name in ("collective", "algorithm", "library", "model", "ranks", "size_bytes")]
+            first, medians = group[0], (statistics.median(old), statistics.median(new))
+            about = [first[name] for name in ("collective", "algorithm", "library", "model", "ranks", "size_bytes")]
             rows.append((*about, *medians, medians[1] / medians[0], p, len(old), len(new), newest))
     names = ("collective", "algorithm", "library", "model", "ranks", "size_bytes", "before_s", "after_s", "ratio", "p")
     rows.sort(key=lambda row: (-row[8], str(row)))

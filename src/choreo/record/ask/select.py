@@ -125,7 +125,7 @@ def select_sql(
         raise UsageError("there is nothing to show; choose a column")
     parts = [f"select {', '.join(shown)} from {view}"]
     if where:
-        parts.append("where " + " and ".join(_condition(one, known) for one in where))
+        parts.append("where " + " and ".join(_condition(condition, known) for condition in where))
     if groups:
         parts.append(f"group by {', '.join(groups)}")
     if order_by:
@@ -162,18 +162,18 @@ def _order(text: str, known: dict[str, str], *, grouped: bool) -> str:
     return f"{column}{' desc' if falls else ''} nulls last"
 
 
-def _condition(one: Filter, known: dict[str, str]) -> str:
-    if len(one) not in (2, 3) or one[1] not in OPERATORS:
+def _condition(condition: Filter, known: dict[str, str]) -> str:
+    if len(condition) not in (2, 3) or condition[1] not in OPERATORS:
         raise UsageError(
-            f"{one!r:.80} is not a filter; write (column, operator, value) with one of {', '.join(OPERATORS)}"
+            f"{condition!r:.80} is not a filter; write (column, operator, value) with one of {', '.join(OPERATORS)}"
         )
-    column, operator = _column(one[0], known), one[1]
+    column, operator = _column(condition[0], known), condition[1]
     if operator in ("is null", "is not null"):
         return f"{column} {operator}"
-    value = one[2] if len(one) == 3 else None
+    value = condition[2] if len(condition) == 3 else None
     if operator == "in":
         if not isinstance(value, list | tuple) or not value:
-            raise UsageError(f"{one[0]} in needs a list of values, not {value!r:.60}")
+            raise UsageError(f"{condition[0]} in needs a list of values, not {value!r:.60}")
         return f"{column} in ({', '.join(_literal(each) for each in value)})"
     return f"{column} {operator} {_literal(value)}"
 

@@ -39,10 +39,10 @@ def read_nccl_inspector(path: str | Path) -> list[NcclTest]:
             record = msgspec.json.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
-        one = _one(record, path)
-        if one is None:
+        timed_call = _one(record, path)
+        if timed_call is None:
             continue
-        collective, size_bytes, call, time_s = one
+        collective, size_bytes, call, time_s = timed_call
         header = record["header"]
         key = str(header.get("id", "")), collective
         about.setdefault(key, NcclTest(collective, int(header["n_ranks"])))

@@ -131,8 +131,8 @@ def _test_of(document: dict[str, Any]) -> NcclTest:
     arguments = document.get("args") or [""]
     found.collective = _collective(Path(str(arguments[0])).name)
     processes = config.get("devices") or []
-    for one in processes:
-        _add_rank(found, int(one["rank"]), str(one["hostname"]), str(one["device_info"]).strip())
+    for process in processes:
+        _add_rank(found, int(process["rank"]), str(process["hostname"]), str(process["device_info"]).strip())
     if processes:  # only the first GPU of each process is listed
         found.ranks = len(processes) * int(config.get("nthreads", 1)) * int(config.get("ngpus", 1))
         if not 0 < found.ranks <= MAX_RANKS:
@@ -146,7 +146,7 @@ def _test_of(document: dict[str, Any]) -> NcclTest:
             if half is None or "time" not in half:
                 continue
             samples = (row.get(f"{name}_per_iter") or {}).get("times_us") or [half["time"]]
-            times_s = tuple(float(one) * 1e-6 for one in samples if float(one) > 0)
+            times_s = tuple(float(time_us) * 1e-6 for time_us in samples if float(time_us) > 0)
             wrong = half.get("nwrong")
             if times_s:
                 found.rows.append(

@@ -94,10 +94,10 @@ def check_tables(connection: sqlite3.Connection, file: Path, scripts: tuple[str,
 
 @lru_cache(maxsize=4)
 def _tables_of(scripts: tuple[str, ...]) -> dict[str, list[tuple[str, str]]]:
-    with closing(sqlite3.connect(":memory:")) as made:
-        made.executescript(";".join(scripts))
-        names = [name for (name,) in made.execute("select name from sqlite_master where type = 'table'")]
-        return {name: _columns(made, name) for name in names}
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(";".join(scripts))
+        names = [name for (name,) in connection.execute("select name from sqlite_master where type = 'table'")]
+        return {name: _columns(connection, name) for name in names}
 
 
 def _columns(connection: sqlite3.Connection, table: str) -> list[tuple[str, str]]:

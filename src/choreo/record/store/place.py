@@ -39,8 +39,8 @@ def store_path(folder: str | Path | None = None) -> Path:
     """
     if folder is not None:
         return Path(folder)
-    if given := os.environ.get(VARIABLE):
-        return Path(given)
+    if configured := os.environ.get(VARIABLE):
+        return Path(configured)
     if data := os.environ.get("XDG_DATA_HOME"):
         return Path(data) / "choreo"
     try:
@@ -63,7 +63,7 @@ def check_local(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> None:
     for line in lines:
         _, point, kind, *_ = line.split()
         kinds[Path(point.replace("\\040", " "))] = kind
-    kind = next((kinds[one] for one in (where, *where.parents) if one in kinds), "")
+    kind = next((kinds[parent] for parent in (where, *where.parents) if parent in kinds), "")
     if kind in NETWORK:
         raise StoreError(
             f"{shown(folder)} is on a network file system ({kind}), where a store would be damaged; give --store DIR "

@@ -55,5 +55,5 @@ SUFFIXES = (".py", ".toml", ".csv", ".so", ".c", ".h")
 def _code(package: Path) -> Iterator[Path]:
     """Files that predictions come from, always in the same order."""
     for folder, folders, files in os.walk(package):
-        folders[:] = sorted(one for one in folders if folder != str(package) or one not in APART)
-        yield from (Path(folder, one) for one in sorted(files) if one.endswith(SUFFIXES))
+        folders[:] = sorted(name for name in folders if folder != str(package) or name not in APART)
+        yield from (Path(folder, name) for name in sorted(files) if name.endswith(SUFFIXES))

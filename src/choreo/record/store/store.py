@@ -104,13 +104,13 @@ class Store:
                 "insert or ignore into machine values (?, ?, ?, ?, ?, ?)",
                 (where.fingerprint, where.cpu, where.cores, where.memory_bytes, where.kernel, where.accelerator),
             )
-            made = connection.execute(
+            inserted = connection.execute(
                 'insert into run (verb, argv, began, status, version, "commit", dirty, machine, host, pid, sweep) '
                 f"values ({', '.join('?' * len(columns))})",
                 columns,
             )
-        assert made.lastrowid is not None
-        return made.lastrowid
+        assert inserted.lastrowid is not None
+        return inserted.lastrowid
 
     def end(self, run: int, status: str = "done") -> None:
         """Close a run."""
@@ -146,7 +146,7 @@ class Store:
                     connection.executemany(
                         "insert into measurement (case_, run, sample, time_s, datatype, op, in_place, wrong) "
                         "values (?,?,?,?,?,?,?,?)",
-                        [(case, run, number, float(one), *about) for number, one in enumerate(fact.times_s)],
+                        [(case, run, number, float(time_s), *about) for number, time_s in enumerate(fact.times_s)],
                     )
             connection.executemany(
                 "insert into task (hash, code, run, row_) values (?, ?, ?, ?)",

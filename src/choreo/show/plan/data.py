@@ -61,19 +61,19 @@ def page_data(planning: Planning, run: TrainingRun | None = None) -> PlanPage:
         considered=planning.considered,
         ruled_out=dict(planning.ruled_out),
         equal=planning.equal,
-        plans=[plan_data(planning, one) for one in planning.plans],
+        plans=[plan_data(planning, planned) for planned in planning.plans],
     )
 
 
-def plan_data(planning: Planning, one: Planned, *, charts: bool = True) -> PlanData:
+def plan_data(planning: Planning, planned: Planned, *, charts: bool = True) -> PlanData:
     """The data of one plan; without `charts` the what-if curves are left out, which is quick."""
     from choreo.plan.search.search import detailed
     from choreo.plan.what_if import what_if
 
-    step = one.step if planning.job is None else detailed(planning.job, one.plan, timeline=True)
-    curves = what_if(planning, one.plan) if charts else ()
+    step = planned.step if planning.job is None else detailed(planning.job, planned.plan, timeline=True)
+    curves = what_if(planning, planned.plan) if charts else ()
     return PlanData(
-        plan=one.plan.fields(),
+        plan=planned.plan.fields(),
         step_time_s=step.step_time_s,
         step_time_range_s=list(step.step_time_range_s),
         tokens_per_s_per_gpu=step.tokens_per_s_per_gpu,
@@ -84,10 +84,10 @@ def plan_data(planning: Planning, one: Planned, *, charts: bool = True) -> PlanD
         fits=step.fits,
         fits_chance=step.fits_chance,
         bubble_s=step.bubble_s,
-        limits=limits(planning, one, 2),
+        limits=limits(planning, planned, 2),
         timeline=_timeline(step),
         memory=_memory(step),
-        where=_where(planning, one),
+        where=_where(planning, planned),
         what_if=[
             ChartData(
                 title=CHARTS[curve.name],
@@ -102,18 +102,20 @@ def plan_data(planning: Planning, one: Planned, *, charts: bool = True) -> PlanD
             )
             for curve in curves
         ],
-        launch=_launch(planning, one),
+        launch=_launch(planning, planned),
     )
 
 
-def _where(planning: Planning, one: Planned) -> list[PartData]:
+def _where(planning: Planning, planned: Planned) -> list[PartData]:
     found, waits = [], 0
-    parts = shares(planning, one)
-    if by_kind := kernels(one.step):
+    parts = shares(planning, planned)
+    if by_kind := kernels(planned.step):
         parts.pop("compute")
-        parts |= {"memory-bound kernels" if name == "memory-bound" else name: took for name, took in by_kind.items()}
+        parts |= {
+            "memory-bound kernels" if name == "memory-bound" else name: seconds for name, seconds in by_kind.items()
+        }
     for name, seconds in sorted(parts.items(), key=lambda part: -part[1]):
-        if seconds < 1e-4 * one.step.step_time_s:
+        if seconds < 1e-4 * planned.step.step_time_s:
             continue
         color = COLORS.get(name)
         if color is None:
@@ -197,7 +199,7 @@ def _stage(step: Step, parts: Mapping[str, float], tasks: list[PipelinePass]) ->
     return StageData(time_s=[_short(moment) for moment in times], series=series)
 
 
-def _launch(planning: Planning, one: Planned) -> list[LaunchData]:
+def _launch(planning: Planning, planned: Planned) -> list[LaunchData]:
     from choreo.plan.launch import launches
 
     if planning.job is None:
@@ -208,7 +210,7 @@ def _launch(planning: Planning, one: Planned) -> list[LaunchData]:
             options=list(launch.options),
             notes=[*launch.notes, *(f"cannot run it: {lack}" for lack in launch.lacks)],
         )
-        for launch in launches(planning.job, one.plan)
+        for launch in launches(planning.job, planned.plan)
     ]
 
 

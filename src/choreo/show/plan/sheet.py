@@ -17,13 +17,13 @@ def planning_sheet(planning: Planning) -> Sheet:
     rows = tuple(
         (
             str(number),
-            str(one.plan),
-            format_time(one.step.step_time_s),
-            f"{100 * one.step.mfu:.1f} %",
-            _gigabytes(one.step.memory_bytes) + ("" if one.step.fits else " (too much)"),
-            limits(planning, one, 2),
+            str(planned.plan),
+            format_time(planned.step.step_time_s),
+            f"{100 * planned.step.mfu:.1f} %",
+            _gigabytes(planned.step.memory_bytes) + ("" if planned.step.fits else " (too much)"),
+            limits(planning, planned, 2),
         )
-        for number, one in enumerate(planning.plans, 1)
+        for number, planned in enumerate(planning.plans, 1)
     )
     plans = SheetTable("the best plans", ("", "plan", "step", "MFU", "memory", "limited by"), rows, (0, 2, 3, 4))
     facts = (("plan", plan_words(planning.best.plan)), *_figures(planning.best.step))

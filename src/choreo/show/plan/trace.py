@@ -31,12 +31,14 @@ def plan_trace(plan: PlanData, about: str) -> Trace:
         arguments: dict[str, object] = {"micro_batch": batch, "chunk": chunk, "stage": stage}
         name = f"{NAMES[kind]} {batch}" + (f".{chunk}" if line["chunks"] > 1 else "")
         slices[stage].append(Slice(_ns(start), _ns(end), name, NAMES[kind], arguments))
-    for stage, found in enumerate(slices):
-        found += [Slice(_ns(part["start_s"]), _ns(part["end_s"]), part["name"], "after", {}) for part in line["tail"]]
-        stages.add(f"stage {stage}", found)
-    for number, one in enumerate(plan["memory"]["stages"]):
+    for stage, stage_slices in enumerate(slices):
+        stage_slices += [
+            Slice(_ns(part["start_s"]), _ns(part["end_s"]), part["name"], "after", {}) for part in line["tail"]
+        ]
+        stages.add(f"stage {stage}", stage_slices)
+    for number, stage_memory in enumerate(plan["memory"]["stages"]):
         for part in plan["memory"]["parts"]:
-            values = zip(one["time_s"], one["series"][part], strict=True)
+            values = zip(stage_memory["time_s"], stage_memory["series"][part], strict=True)
             by_time = {_ns(moment): size / 1e9 for moment, size in values}
             memory.counter(f"stage {number} {part}", "GB", by_time.items())
     return {

@@ -69,9 +69,9 @@ def plan_words(plan: Plan) -> str:
         if plan.split != "even":
             words.append("layers balanced" if plan.split == "balanced" else f"layers {plan.split}")
     if plan.recompute != "none":
-        some = f" of {counted(plan.recompute_layers, 'layer')} per stage" if plan.recompute_layers else ""
-        some += f" of {plan.recompute_modules.replace(',', ', ')}" if plan.recompute_modules else ""
-        words.append(f"{plan.recompute} recomputation{some}")
+        part = f" of {counted(plan.recompute_layers, 'layer')} per stage" if plan.recompute_layers else ""
+        part += f" of {plan.recompute_modules.replace(',', ', ')}" if plan.recompute_modules else ""
+        words.append(f"{plan.recompute} recomputation{part}")
     if not plan.overlap:
         words.append("nothing overlapped")
     return "; ".join(word for word in words if word)

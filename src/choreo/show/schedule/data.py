@@ -181,20 +181,20 @@ def _transfers(rows: Transfers) -> list[TransferData]:
 def _messages(rows: Transfers) -> list[MessageData]:
     return [
         {
-            "src": one.src,
-            "dst": one.dst,
-            "spans": [list(s) for s in one.spans],
-            "chunks": one.chunks,
-            "reduce": one.reduce,
+            "src": message.src,
+            "dst": message.dst,
+            "spans": [list(s) for s in message.spans],
+            "chunks": message.chunks,
+            "reduce": message.reduce,
         }
-        for one in messages(rows)
+        for message in messages(rows)
     ]
 
 
 def _runs(held: Mask) -> list[list[list[int]]]:
     """For each rank the runs [first, count] of chunks that are held."""
-    made = []
+    runs = []
     for row in held:
         edges = np.flatnonzero(np.diff(np.concatenate(([False], row, [False])).astype(np.int8)))
-        made.append([[int(first), int(last - first)] for first, last in edges.reshape(-1, 2)])
-    return made
+        runs.append([[int(first), int(last - first)] for first, last in edges.reshape(-1, 2)])
+    return runs

@@ -33,7 +33,7 @@ def messages(rows: Transfers) -> list[Message]:
     """The transfers of a step as messages, in order of sender and receiver."""
     rows = rows.take(np.lexsort((rows.chunk, rows.dst, rows.src)))
     starts = first_rows(message_of(rows))
-    made = []
+    found = []
     for start, end in pairwise([*starts.tolist(), len(rows)]):
         spans: list[tuple[int, int]] = []
         for first, count in zip(rows.chunk[start:end].tolist(), rows.count[start:end].tolist(), strict=True):
@@ -42,8 +42,8 @@ def messages(rows: Transfers) -> list[Message]:
             else:
                 spans.append((first, first + count - 1))
         chunks, reduce = int(rows.count[start:end].sum()), bool(rows.reduce[start:end].any())
-        made.append(Message(int(rows.src[start]), int(rows.dst[start]), tuple(spans), chunks, reduce))
-    return made
+        found.append(Message(int(rows.src[start]), int(rows.dst[start]), tuple(spans), chunks, reduce))
+    return found
 
 
 def _ends(rows: Transfers) -> tuple[IntColumn, IntColumn, IntColumn]:

@@ -193,14 +193,14 @@ def _opens(simulation: Simulation, sent: Floats) -> float:
 
 
 def _rows(simulation: Simulation) -> list[RowData]:
-    made: list[RowData] = []
+    rows: list[RowData] = []
     for number, names in enumerate(rank_names(simulation)):
         ranks, finish = simulation.jobs[number].schedule.ranks, (simulation.loads.rank_finish_s[number] * 1e6).tolist()
         finish += [0.0] * (len(names) - len(finish))
         for rank, (name, done_us) in enumerate(zip(names, finish, strict=True)):
             short = str(rank) if rank < ranks else name
-            made.append({"name": name, "short": short, "job": number, "done_us": done_us})
-    return made
+            rows.append({"name": name, "short": short, "job": number, "done_us": done_us})
+    return rows
 
 
 def _chosen(simulation: Simulation, rows: int) -> Ints:
@@ -243,16 +243,18 @@ def _busiest(simulation: Simulation, series: Series, wires: list[Ints]) -> list[
     used = order[simulation.loads.link_bytes[order] > 0]
     bandwidths = simulation.topology.links.bandwidth_bytes_per_s
     found: dict[tuple[int, float], list[int]] = {}
-    some = used[:CANDIDATES]
-    for link, number, bandwidth in zip(some.tolist(), series.each(some), bandwidths[some].tolist(), strict=True):
+    candidates = used[:CANDIDATES]
+    for link, number, bandwidth in zip(
+        candidates.tolist(), series.each(candidates), bandwidths[candidates].tolist(), strict=True
+    ):
         found.setdefault((number, float(bandwidth)), []).append(link)
     wire_of = np.full(len(bandwidths), -1, np.int64)
     for at, wire in enumerate(wires):
         wire_of[wire] = at
-    made: list[BusyData] = []
+    busiest: list[BusyData] = []
     for (number, bandwidth), links in list(found.items())[:MOST_LINKS]:
         first = links[0]
-        made.append(
+        busiest.append(
             {
                 "name": link_names(simulation, np.array([first]))[0],
                 "alike": len(links) - 1,
@@ -264,4 +266,4 @@ def _busiest(simulation: Simulation, series: Series, wires: list[Ints]) -> list[
                 "wires": sorted({at for at in wire_of[links].tolist() if at >= 0}),
             }
         )
-    return made
+    return busiest

@@ -80,12 +80,12 @@ def _one_by_one(simulation: Simulation, message: Ints, link: Ints, nth: Ints) ->
 
     there = messages.arrived_s[message] - messages.out_s[message] - by_message(latency)
     part = np.divide(need, by_message(need), out=np.zeros_like(need), where=by_message(need) > 0)
-    took = np.where(later, there * part, (messages.out_s - messages.start_s)[message])
-    done = np.cumsum(took + latency)
-    before = done - took - latency
+    crossing_s = np.where(later, there * part, (messages.out_s - messages.start_s)[message])
+    done = np.cumsum(crossing_s + latency)
+    before = done - crossing_s - latency
     first = np.concatenate((np.zeros(1, np.int64), np.flatnonzero(nth == 0)))[np.cumsum(nth == 0)]
     begin = messages.start_s[message] + before - before[first]
-    return begin, begin + took
+    return begin, begin + crossing_s
 
 
 def throughput(simulation: Simulation, crossings: Crossings, link: int) -> tuple[Floats, Floats]:

@@ -66,8 +66,8 @@ def spread_in_python(sent: Sent, num_rows: int, bins: int, width: float) -> byte
     wide = bins + 1  # one more, for what ends with the last bin
 
     def summed(column: Ints, values: Floats) -> Floats:
-        made: Floats = np.bincount(row * wide + column, values, num_rows * wide).astype(np.float64)
-        return made.reshape(num_rows, wide)
+        sums: Floats = np.bincount(row * wide + column, values, num_rows * wide).astype(np.float64)
+        return sums.reshape(num_rows, wide)
 
     between = np.where(whole, 0.0, rate)
     level = (summed(first + 1, between) - summed(last, between)).cumsum(axis=1)
@@ -90,11 +90,11 @@ def load_over_time(simulation: Simulation, links: Ints, bins: int) -> Floats:
         sent = Sent(*times, every[:-1].astype(np.int32), every, link, np.ones(len(crossings)))
     rows = []
     for first in range(0, len(links), LINKS_AT_ONCE):
-        some = links[first : first + LINKS_AT_ONCE]
+        batch = links[first : first + LINKS_AT_ONCE]
         row_of = np.full(len(table), -1, np.int32)
-        row_of[some] = np.arange(len(some))
-        carried = sent._replace(rows=row_of[sent.rows]).over_time(len(some), simulation.time_s, bins)
-        most = table.bandwidth_bytes_per_s[some] * simulation.time_s / bins
+        row_of[batch] = np.arange(len(batch))
+        carried = sent._replace(rows=row_of[sent.rows]).over_time(len(batch), simulation.time_s, bins)
+        most = table.bandwidth_bytes_per_s[batch] * simulation.time_s / bins
         scale = np.divide(1.0, most, out=np.zeros_like(most), where=most > 0)
         load = carried * scale[:, None]
         rows.append(np.clip(load, 0.0, 1.0, out=load))
@@ -103,8 +103,8 @@ def load_over_time(simulation: Simulation, links: Ints, bins: int) -> Floats:
 
 def sent_over_time(simulation: Simulation, bins: int) -> Floats:
     """The bytes a second that all messages together put onto the network, in `bins` equal parts of the time."""
-    one = np.zeros(1, np.int64)
-    sent: Floats = sent_by_line(simulation, np.zeros(len(simulation.messages), np.int32), one, 1, bins)[0]
+    line = np.zeros(1, np.int64)
+    sent: Floats = sent_by_line(simulation, np.zeros(len(simulation.messages), np.int32), line, 1, bins)[0]
     return sent
 
 
@@ -125,11 +125,11 @@ class Series:
     def __init__(self, simulation: Simulation) -> None:
         links = np.flatnonzero(simulation.loads.link_bytes > 0)
         load = load_over_time(simulation, links, BINS)
-        some = load > 0  # though it may be less than half a percent
+        carries = load > 0  # though it may be less than half a percent
         np.rint(np.multiply(load, 100, out=load), out=load)
         # The last row is the one of links that carry nothing.
         self.percent = np.zeros((len(links) + 1, BINS), np.int8)
-        np.maximum(load, some, out=self.percent[:-1], casting="unsafe")
+        np.maximum(load, carries, out=self.percent[:-1], casting="unsafe")
         self.row_of = np.full(len(simulation.topology.links), len(links), np.int64)
         self.row_of[links] = np.arange(len(links))
         self.rows: list[list[int]] = []

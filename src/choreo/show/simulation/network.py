@@ -164,13 +164,13 @@ def _words(simulation: Simulation, wires: list[Ints]) -> list[str]:
     used, table = simulation.utilisation, simulation.topology.links
     most = np.array([links[np.argmax(used[links])] if len(links) > 1 else links[0] for links in wires], np.int64)
     figures = [column[most].tolist() for column in (table.bandwidth_bytes_per_s, used, simulation.loads.link_bytes)]
-    made = []
+    tooltips = []
     names = link_names(simulation, most)
     for name, links, bandwidth, share, carried in zip(names, wires, *figures, strict=True):
         more = f" and {len(links) - 1} more" if len(links) > 1 else ""
         rate = format_bandwidth(bandwidth) if bandwidth else "down"
-        made.append(f"{name}{more}, {rate}, {share:.0%} of it used, carried {format_bytes(carried)}")
-    return made
+        tooltips.append(f"{name}{more}, {rate}, {share:.0%} of it used, carried {format_bytes(carried)}")
+    return tooltips
 
 
 def scale_of(width: float, height: float) -> dict[str, float]:
@@ -239,11 +239,13 @@ class _Drawer:
                     "slow": bool(self.topology.slowdown[device.number] > 1),
                 }
             )
-        data["dots"] += [(one.at[0] + x, one.at[1] + y, *one.step, one.above, one.words) for _, one in placed.dots]
+        data["dots"] += [
+            (dots.at[0] + x, dots.at[1] + y, *dots.step, dots.above, dots.words) for _, dots in placed.dots
+        ]
 
     def directions(self, wire: PlacedWire, at: Point) -> list[WireData]:
         """A wire there and back."""
-        made: list[WireData] = []
+        wires: list[WireData] = []
         bandwidth = self.topology.links.bandwidth_bytes_per_s
         for links, back in ((wire.forward, False), (wire.backward, True)):
             if not len(links):
@@ -255,7 +257,7 @@ class _Drawer:
             ways = [beside(moved(curve, *at), aside) for curve in curves]
             self.edges += [middle(way)[0] for way in ways]
             self.still.links.append(links)
-            made.append(
+            wires.append(
                 {
                     "way": "".join(map(path_of, ways)),
                     "level": wire.level,
@@ -266,7 +268,7 @@ class _Drawer:
                     "words": "",
                 }
             )
-        return made
+        return wires
 
     def switch(self, switch: PlacedSwitch, at: Point) -> BoxData:
         shape, topology = switch.shape, self.topology

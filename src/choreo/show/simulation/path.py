@@ -61,12 +61,12 @@ def on_path(legs: list[Leg]) -> list[tuple[bool, bool]]:
     It excludes the sending of a message that was delayed only at its destination, or that only kept the sender of the
     next one busy; and the writing of one whose data the next did not wait for.
     """
-    made = []
+    parts = []
     for at, leg in enumerate(legs):
         following = legs[at + 1].waited_for if at + 1 < len(legs) else "data"
         sent = leg.waited_for not in ("reader", "writer") and following != "sender"
-        made.append((sent, following not in ("port", "reader", "sender")))
-    return made
+        parts.append((sent, following not in ("port", "reader", "sender")))
+    return parts
 
 
 def path_of(simulation: Simulation, first_row: Ints) -> PathData:
@@ -78,7 +78,7 @@ def path_of(simulation: Simulation, first_row: Ints) -> PathData:
     ]
     to_blame = sorted({leg.link for leg, shared in zip(legs, sharing, strict=True) if shared})
     names = dict(zip(to_blame, link_names(simulation, np.array(to_blame, np.int64)), strict=True))
-    made: list[LegData] = []
+    drawn: list[LegData] = []
     first, listed = first_row.tolist(), legs[: MOST_LEGS + 1]  # one more, as a way may end where the next begins
 
     def us(times_s: list[float]) -> list[float]:
@@ -97,9 +97,9 @@ def path_of(simulation: Simulation, first_row: Ints) -> PathData:
         elif sent:
             way = [(begin, src), (out[at], src)]
         else:  # it kept the sender of the next busy
-            since = made[-1]["way"][-1][0] if made else simulation.jobs[leg.job].start_s * 1e6
+            since = drawn[-1]["way"][-1][0] if drawn else simulation.jobs[leg.job].start_s * 1e6
             way = [(since, src), (asked[at + 1], src)]
-        made.append(
+        drawn.append(
             {
                 "step": leg.step,
                 "src": src,
@@ -113,7 +113,7 @@ def path_of(simulation: Simulation, first_row: Ints) -> PathData:
                 "way": way,
             }
         )
-    return {"all": len(legs), "legs": made, "parts": _parts(simulation, legs, goes)}
+    return {"all": len(legs), "legs": drawn, "parts": _parts(simulation, legs, goes)}
 
 
 def _let_go(leg: Leg, before: Leg) -> float:

@@ -35,10 +35,10 @@ def queues_of(simulation: Simulation, bins: int) -> list[QueueData]:
     ports = ports[:MOST_QUEUES]
     names = link_names(simulation, np.array([port.link for port in ports], np.int64))
     part = (np.arange(bins) * (simulation.time_s / bins / report.part_s)).astype(np.int64)
-    made: list[QueueData] = []
+    queues: list[QueueData] = []
     for port, name in zip(ports, names, strict=True):
         queue = np.append(report.queues[port.link], 0)  # after the last part there is nothing
-        made.append(
+        queues.append(
             {
                 "name": name,
                 "peak_bytes": port.peak_queue_bytes,
@@ -48,4 +48,4 @@ def queues_of(simulation: Simulation, bins: int) -> list[QueueData]:
                 "pauses": port.pauses,
             }
         )
-    return made
+    return queues

@@ -199,21 +199,21 @@ def _arrows(simulation: Simulation, sends: dict[int, Slice], receives: dict[int,
     for leg, (sent, written) in zip(legs, on_path(legs), strict=True):
         way += [sends[leg.message]] if sent else []
         way += [receives[leg.message]] if written else []
-    made: list[Event] = []
+    arrows: list[Event] = []
     for number, (before, after) in enumerate(itertools.pairwise(way)):
-        made += _arrow(number, before, after)
-    return made
+        arrows += _arrow(number, before, after)
+    return arrows
 
 
 def _arrow(number: int, before: Slice, after: Slice) -> Iterator[Event]:
-    for phase, one, time_ns in (("s", before, before.last_ns), ("f", after, after.begin_ns)):
+    for phase, end, time_ns in (("s", before, before.last_ns), ("f", after, after.begin_ns)):
         event: Event = {
             "ph": phase,
             "name": "critical path",
             "cat": "critical",
             "id": number,
             "pid": RANKS,
-            "tid": one.thread,
+            "tid": end.thread,
             "ts": microseconds(time_ns),
         }
         if phase == "f":

@@ -58,12 +58,12 @@ def link_names(simulation: Simulation, links: Ints, arrow: str = "→") -> list[
     ends, order = _by_ends(simulation.topology)
     first = np.searchsorted(ends[order], ends[links])
     alike = np.searchsorted(ends[order], ends[links], side="right") - first
-    made = []
+    names = []
     for link, start, count in zip(links.tolist(), first.tolist(), alike.tolist(), strict=True):
         here, there = (node_name(simulation, int(side[link])) for side in (table.src, table.dst))
         which = f" #{int(np.searchsorted(order[start : start + count], link))}" if count > 1 else ""
-        made.append(f"{here} {arrow} {there}{which}")
-    return made
+        names.append(f"{here} {arrow} {there}{which}")
+    return names
 
 
 def rank_names(simulation: Simulation) -> list[list[str]]:
@@ -79,10 +79,10 @@ def rank_names(simulation: Simulation) -> list[list[str]]:
 @lru_cache(maxsize=8)
 def _names(topology: Topology, nodes: bytes, ranks: int) -> list[str]:
     """The names of the members of a job at these nodes; another size does not change them."""
-    made = []
+    names = []
     for member, node in enumerate(np.frombuffer(nodes, np.int64).tolist()):
         device = printable(topology.node_name(node))
         where = f" on {device}" if device != str(member) else ""
         # A switch that reduces takes part as a rank beyond the others.
-        made.append(f"rank {member}{where}" if member < ranks else device)
-    return made
+        names.append(f"rank {member}{where}" if member < ranks else device)
+    return names

@@ -21,46 +21,46 @@ ROW, MARK = 20.0, 46.0
 def legend_of(painter: Painter, stages: list[Stage]) -> tuple[str, float, float]:
     """One row for each thing that needs a word; its drawing, width and height."""
     rows = [*_kinds(painter, stages), *_marks(painter, stages), *_loads(painter, stages)]
-    made = [
+    entries = [
         f'<g transform="translate(0 {short(ROW * at)})">{mark}{text(MARK, 4, words, fill=INK if plain else MUTED)}</g>'
         for at, (mark, words, plain) in enumerate(rows)
     ]
     wide = max((MARK + 5.7 * len(words) for _, words, _ in rows), default=0.0)
-    return "".join(made), wide, ROW * len(rows)
+    return "".join(entries), wide, ROW * len(rows)
 
 
 def _kinds(painter: Painter, stages: list[Stage]) -> list[tuple[str, str, bool]]:
     """The kinds of links, as thick as they are drawn."""
     bundled = {dim: stage.inner > 1 for stage in stages for dim in stage.dims}
-    made = []
+    rows = []
     for kind in painter.kinds:
         color = WHOLE if painter.load is not None else kind.color
         way = path_of(straight((0, 0), (34, 0)))
         mark = stroke(way, color, painter.thickness(kind.bandwidth[1]), bundle=bundled[kind.dim])
-        made.append((mark, kind.words, True))
-    return made
+        rows.append((mark, kind.words, True))
+    return rows
 
 
 def _marks(painter: Painter, stages: list[Stage]) -> list[tuple[str, str, bool]]:
     """Everything else that is drawn."""
     topology = painter.topology
-    made: list[tuple[str, str, bool]] = []
+    rows: list[tuple[str, str, bool]] = []
     if any(stage.inner > 1 for stage in stages):
-        made.append((stroke(path_of(straight((0, 0), (34, 0))), MUTED, 1.5, bundle=True), _bundle_words(stages), False))
+        rows.append((stroke(path_of(straight((0, 0), (34, 0))), MUTED, 1.5, bundle=True), _bundle_words(stages), False))
     if any(stage.kind == "space" and _wraps(painter, stage) for stage in stages):
-        made.append((line(6, 0, 28, 0, stroke=MUTED, width=1.5), "a tail goes on at the other end of its row", False))
+        rows.append((line(6, 0, 28, 0, stroke=MUTED, width=1.5), "a tail goes on at the other end of its row", False))
     if bool(topology.reduces.any()):
-        made.append((_box("Σ"), "a switch that adds and multicasts what passes", False))
+        rows.append((_box("Σ"), "a switch that adds and multicasts what passes", False))
     if painter.slow.any():
         slow = topology.links.bandwidth_bytes_per_s[painter.slow]
         alive = slow[slow > 0]
         way = path_of(straight((0, 0), (34, 0)))
         if len(alive):
             words = f"{counted(len(alive), 'link')} slower than the others: {bandwidth_words(alive.min(), alive.max())}"
-            made.append((stroke(way, WRONG, 1.6, dashed=True), words, True))
+            rows.append((stroke(way, WRONG, 1.6, dashed=True), words, True))
         if len(alive) < len(slow):
             words = f"{counted(len(slow) - len(alive), 'link')} down"
-            made.append(
+            rows.append(
                 (stroke(way, WRONG, 1.0, dashed=True) + text(17, 4.5, "✕", fill=WRONG, anchor="middle"), words, True)
             )
     late = np.flatnonzero(topology.slowdown > 1)
@@ -68,11 +68,11 @@ def _marks(painter: Painter, stages: list[Stage]) -> list[tuple[str, str, bool]]
         mark = f'<circle cx="17" cy="0" r="7" fill="{LATE}" stroke="{WRONG}" stroke-width="1.6"/>'
         times = topology.slowdown[late]
         span = f"{times.min():.3g}" if times.min() == times.max() else f"{times.min():.3g} to {times.max():.3g}"
-        made.append((mark, f"{counted(len(late), 'device')} {span} times slower", True))
+        rows.append((mark, f"{counted(len(late), 'device')} {span} times slower", True))
     if painter.chosen.any():
         way = path_of(straight((0, 0), (34, 0)))
-        made.append((stroke(way, INK, 6.4) + stroke(way, "#ffffff", 2), "pointed out", True))
-    return made
+        rows.append((stroke(way, INK, 6.4) + stroke(way, "#ffffff", 2), "pointed out", True))
+    return rows
 
 
 def _bundle_words(stages: list[Stage]) -> str:

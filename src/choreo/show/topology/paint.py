@@ -54,11 +54,11 @@ class Painter:
             color, bundle = self.color(wire), max(len(wire.forward), len(wire.backward)) > 1
             ways = self.beside(wire, width, back=False, split=False)
             alike[color, width, bundle, wire.faint].append("".join(map(path_of, ways)))
-        made = halos
+        shapes = halos
         for (color, width, bundle, faint), paths in sorted(alike.items(), key=lambda item: not item[0][3]):
             drawn = stroke("".join(paths), color, width, bundle=bundle)
-            made.append(f'<g opacity="0.45">{drawn}</g>' if faint else drawn)
-        return "".join(made + alone)
+            shapes.append(f'<g opacity="0.45">{drawn}</g>' if faint else drawn)
+        return "".join(shapes + alone)
 
     def color(self, wire: PlacedWire) -> str:
         """The colour of the wire's kind of links."""
@@ -99,7 +99,7 @@ class Painter:
         one_way, split = len(ways) == 1, len(ways) == 2 and (self.load is not None or (differ and not bundle))
         if not one_way and not split:
             ways = [(np.concatenate((wire.forward, wire.backward)), False)]
-        made = []
+        shapes = []
         for links, back in ways:
             slow = bool(self.slow[links].any())
             color = WRONG if slow else self.color(wire)
@@ -111,18 +111,18 @@ class Painter:
                 body += "".join(arrow_head(curve, color, width) for curve in curves)
             if (self.topology.links.bandwidth_bytes_per_s[links] == 0).any():
                 body += cross(curves[0])
-            made.append(f"<g><title>{escape(self.words(links))}</title>{body}</g>")
-        return "".join(made)
+            shapes.append(f"<g><title>{escape(self.words(links))}</title>{body}</g>")
+        return "".join(shapes)
 
     def halo(self, wire: PlacedWire, width: float) -> str:
         """A dark edge around a wire that is pointed out, and the way it goes."""
-        made = []
+        shapes = []
         for links, back in ((wire.forward, False), (wire.backward, True)):
             if self.chosen[links].any():
                 curves = self.beside(wire, width, back=back, split=self.load is not None)
-                made.append(stroke("".join(map(path_of, curves)), INK, width + 4.4))
-                made += [arrow_head(curve, INK, width + 4.4) for curve in curves[:1]]
-        return "".join(made)
+                shapes.append(stroke("".join(map(path_of, curves)), INK, width + 4.4))
+                shapes += [arrow_head(curve, INK, width + 4.4) for curve in curves[:1]]
+        return "".join(shapes)
 
     def beside(self, wire: PlacedWire, width: float, *, back: bool, split: bool) -> list[Curve]:
         """The way of a wire or back, beside its other strands, and if it is `split` to the right of its other way."""

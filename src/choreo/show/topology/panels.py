@@ -61,7 +61,7 @@ def _if_it_fits(topology: Topology, stages: Sequence[Stage], must: Sequence[int]
         return None  # three dimensions leave no room for more than a closed group
     dims = [dim for stage in stages for dim in stage.dims]
     positions = positions_of(topology, stages)
-    if math.prod(sum(one < topology.blocks[dim].size for one in positions[dim]) for dim in dims) > UNITS:
+    if math.prod(sum(position < topology.blocks[dim].size for position in positions[dim]) for dim in dims) > UNITS:
         return None
     panel = _panel(topology, stages, must)
     return panel if panel.placed.width <= WIDTH and panel.placed.height <= HEIGHT else None
@@ -69,11 +69,11 @@ def _if_it_fits(topology: Topology, stages: Sequence[Stage], must: Sequence[int]
 
 def slow_links(topology: Topology) -> Bools:
     """Which links have less bandwidth than their block gives them."""
-    given = [
+    nominal = [
         np.tile(block.links.bandwidth_bytes_per_s, topology.num_devices // block.size) for block in topology.blocks
     ]
     bandwidth = topology.links.bandwidth_bytes_per_s
-    slow: Bools = (bandwidth < np.concatenate(given) * (1 - 1e-9)) | (bandwidth == 0)
+    slow: Bools = (bandwidth < np.concatenate(nominal) * (1 - 1e-9)) | (bandwidth == 0)
     return slow
 
 

@@ -80,33 +80,33 @@ def _side_by_side(painter: Painter, panels: list[Panel]) -> tuple[str, float, fl
         middle = f"translate({short(placed.width / 2)} {short(placed.height / 2)})"
         return f'<g transform="{middle}">{_drawn(painter, panels[0])}</g>', placed.width, placed.height
     page = max(PAGE, *(panel.placed.width for panel in panels))
-    made, x, y, width, height = [], 0.0, 0.0, 0.0, 0.0
+    shapes, x, y, width, height = [], 0.0, 0.0, 0.0, 0.0
     for panel in panels:
         placed = panel.placed
         wide = max(placed.width, 6.6 * len(panel.words))
         if x and x + wide > page:
             x, y = 0.0, height + APART
         middle = f"translate({short(x + placed.width / 2)} {short(y + HEADING + placed.height / 2)})"
-        made.append(text(x, y + 4, panel.words, size=12, font_weight="600"))
-        made.append(f'<g transform="{middle}">{_drawn(painter, panel)}</g>')
+        shapes.append(text(x, y + 4, panel.words, size=12, font_weight="600"))
+        shapes.append(f'<g transform="{middle}">{_drawn(painter, panel)}</g>')
         width, height = max(width, x + wide), max(height, y + HEADING + placed.height)
         x += wide + APART
-    return "".join(made), width, height
+    return "".join(shapes), width, height
 
 
 def _drawn(painter: Painter, panel: Panel) -> str:
     """From the outside in, so that a box hides the ends of the cables that come to it."""
     placed, levels = panel.placed, len(panel.stages)
-    made = [planes_shape(placed)]
+    shapes = [planes_shape(placed)]
     for level in range(levels, 0, -1):
         dotted = [(dim, curve) for at, dim, curve in placed.dotted if at == level]
-        made += [dotted_shape(painter, dim, path_of(curve)) for dim, curve in dotted]
-        made.append(painter.draw(wire for wire in placed.wires if wire.level == level))
-        made += [group_shape(group, levels) for group in placed.groups if group.level == level]
-    made += [switch_shape(painter, switch) for switch in placed.switches]
-    made += [device_shape(painter, placed, device) for device in placed.devices]
-    made += [dots_shape(dots, placed.device.height) for _, dots in placed.dots]
-    return "".join(made)
+        shapes += [dotted_shape(painter, dim, path_of(curve)) for dim, curve in dotted]
+        shapes.append(painter.draw(wire for wire in placed.wires if wire.level == level))
+        shapes += [group_shape(group, levels) for group in placed.groups if group.level == level]
+    shapes += [switch_shape(painter, switch) for switch in placed.switches]
+    shapes += [device_shape(painter, placed, device) for device in placed.devices]
+    shapes += [dots_shape(dots, placed.device.height) for _, dots in placed.dots]
+    return "".join(shapes)
 
 
 def _crowded(panels: list[Panel]) -> bool:

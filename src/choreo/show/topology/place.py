@@ -95,10 +95,10 @@ def place(topology: Topology, stages: Sequence[Stage], positions: Positions, out
     room, font = _unit(topology, stages, positions)
     unit, templates = room, [Template(room.width, room.height)]
     for level, stage in enumerate(stages):
-        made = template_of(topology, stage, positions, room)
-        templates.append(made)
+        template = template_of(topology, stage, positions, room)
+        templates.append(template)
         heading = HEADING if level == len(stages) - 2 else 0.0
-        room = Room(made.width + 2 * PADDING, made.height + 2 * PADDING + heading, single=False, top=False)
+        room = Room(template.width + 2 * PADDING, template.height + 2 * PADDING + heading, single=False, top=False)
     placed = Placed(templates[-1].width, templates[-1].height, unit, font)
     _Placer(topology, stages, templates, placed).place(len(stages), outer, (0.0, 0.0))
     return placed
@@ -125,8 +125,8 @@ def _unit(topology: Topology, stages: Sequence[Stage], positions: Positions) -> 
         wide = max(len(last) * 6.0, len(f"{inner} devices") * 5.2) + 16
         return Room(wide, CLOSED_HEIGHT, single=True, top=alone), 9.5
     numbers, stride = np.zeros(1, np.int64), 1
-    for block, some in zip(topology.blocks, positions, strict=True):
-        chosen = np.array([position for position in some if position < block.size], np.int64)
+    for block, shown in zip(topology.blocks, positions, strict=True):
+        chosen = np.array([position for position in shown if position < block.size], np.int64)
         numbers = (numbers + chosen[:, None] * stride).reshape(-1)
         stride *= block.size
     longest = max(len(short_name(topology, number)) for number in numbers.tolist())
@@ -150,30 +150,30 @@ class _Placer:
         if level == 0:
             self.placed.devices.append(PlacedDevice(outer, middle))
             return
-        stage, made, (x, y) = self.stages[level - 1], self.templates[level], middle
-        for wire in made.wires:
+        stage, template, (x, y) = self.stages[level - 1], self.templates[level], middle
+        for wire in template.wires:
             forward, backward = (
-                self.links(stage, wire.block, some, outer, low=wire.low, high=wire.high)
-                for some in (wire.forward, wire.backward)
+                self.links(stage, wire.block, links, outer, low=wire.low, high=wire.high)
+                for links in (wire.forward, wire.backward)
             )
             curves = tuple(moved(curve, x, y) for curve in wire.curves)
             self.placed.wires.append(PlacedWire(level, wire.block, forward, backward, curves, wire.strand, wire.faint))
-        self.placed.dotted += [(level, dim, moved(curve, x, y)) for dim, curve in made.dotted]
-        self.placed.planes += [tuple((px + x, py + y) for px, py in plane) for plane in made.planes]
-        for shape in made.switches:
+        self.placed.dotted += [(level, dim, moved(curve, x, y)) for dim, curve in template.dotted]
+        self.placed.planes += [tuple((px + x, py + y) for px, py in plane) for plane in template.planes]
+        for shape in template.switches:
             node = self.first_switch(shape.block, outer * stage.inner) + shape.node
             inside = self.links(stage, shape.block, shape.also, outer)
             at = (shape.at[0] + x, shape.at[1] + y)
             self.placed.switches.append(PlacedSwitch(shape, at, node, stage.inner, inside))
-        self.leave_out(level, made, middle)
+        self.leave_out(level, template, middle)
         size = math.prod(self.topology.blocks[dim].size for dim in stage.dims)
-        for port, (px, py) in made.ports.items():
+        for port, (px, py) in template.ports.items():
             self.tile(level - 1, port + size * outer, (x + px, y + py))
 
-    def leave_out(self, level: int, made: Template, middle: Point) -> None:
+    def leave_out(self, level: int, template: Template, middle: Point) -> None:
         """Ellipses; each stage says once how many there are in all."""
         shown = {dots.words for at, dots in self.placed.dots if at == level}
-        for dots in made.dots:
+        for dots in template.dots:
             at = (dots.at[0] + middle[0], dots.at[1] + middle[1])
             words = "" if dots.words in shown else dots.words
             self.placed.dots.append((level, replace(dots, at=at, words=words)))
@@ -186,8 +186,8 @@ class _Placer:
             name = group_name(self.topology, number, devices) if closed or level == len(self.stages) - 1 else ""
             heading = HEADING if name and not closed else 0.0
             around = 0.0 if closed else 2 * PADDING
-            made = self.templates[level]
-            width, height = made.width + around, made.height + around + heading
+            template = self.templates[level]
+            width, height = template.width + around, template.height + around + heading
             self.placed.groups.append(Group(level + 1, number, middle, width, height, devices, name, closed))
             middle = (middle[0], middle[1] + heading / 2)
         if not (closed and devices > 1):

@@ -248,32 +248,34 @@ def bounds(points: Iterable[Point]) -> tuple[float, float, float, float]:
     return min(xs), min(ys), max(xs), max(ys)
 
 
-def extent(made: Template, room: Room) -> tuple[float, float, float, float]:
+def extent(template: Template, room: Room) -> tuple[float, float, float, float]:
     """The edges of everything in a template: tiles, switches and the ways of its links."""
-    points = [point for wire in made.wires for curve in wire.curves for point in (curve[0], middle(curve)[0], curve[3])]
-    points += [point for _, curve in made.dotted for point in (curve[0], middle(curve)[0], curve[3])]
-    points += [corner for plane in made.planes for corner in plane]
-    shapes = [(at, room.width, room.height) for at in made.ports.values()]
-    shapes += [(dots.at, 24.0, 8.0) for dots in made.dots]
-    shapes += [(shape.at, shape.width, shape.height) for shape in made.switches]
+    points = [
+        point for wire in template.wires for curve in wire.curves for point in (curve[0], middle(curve)[0], curve[3])
+    ]
+    points += [point for _, curve in template.dotted for point in (curve[0], middle(curve)[0], curve[3])]
+    points += [corner for plane in template.planes for corner in plane]
+    shapes = [(at, room.width, room.height) for at in template.ports.values()]
+    shapes += [(dots.at, 24.0, 8.0) for dots in template.dots]
+    shapes += [(shape.at, shape.width, shape.height) for shape in template.switches]
     for (x, y), width, height in shapes:
         points += [(x - width / 2, y - height / 2), (x + width / 2, y + height / 2)]
     return bounds(points)
 
 
-def centred(made: Template, room: Room) -> Template:
+def centred(template: Template, room: Room) -> Template:
     """The template moved so that its edges lie evenly around its middle, and as large as they are apart."""
-    left, top, right, bottom = extent(made, room)
+    left, top, right, bottom = extent(template, room)
     x, y = -(left + right) / 2, -(top + bottom) / 2
     return Template(
         right - left,
         bottom - top,
-        {port: (at[0] + x, at[1] + y) for port, at in made.ports.items()},
-        [replace(wire, curves=tuple(moved(curve, x, y) for curve in wire.curves)) for wire in made.wires],
-        [(dim, moved(curve, x, y)) for dim, curve in made.dotted],
-        [replace(shape, at=(shape.at[0] + x, shape.at[1] + y)) for shape in made.switches],
-        [replace(dots, at=(dots.at[0] + x, dots.at[1] + y)) for dots in made.dots],
-        [tuple((px + x, py + y) for px, py in plane) for plane in made.planes],
+        {port: (at[0] + x, at[1] + y) for port, at in template.ports.items()},
+        [replace(wire, curves=tuple(moved(curve, x, y) for curve in wire.curves)) for wire in template.wires],
+        [(dim, moved(curve, x, y)) for dim, curve in template.dotted],
+        [replace(shape, at=(shape.at[0] + x, shape.at[1] + y)) for shape in template.switches],
+        [replace(dots, at=(dots.at[0] + x, dots.at[1] + y)) for dots in template.dots],
+        [tuple((px + x, py + y) for px, py in plane) for plane in template.planes],
     )
 
 

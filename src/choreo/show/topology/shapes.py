@@ -16,11 +16,11 @@ LATE = "#fbe9f0"
 
 def planes_shape(placed: Placed) -> str:
     """The sheets that the planes of a three-dimensional grid lie on."""
-    made = []
+    shapes = []
     for corners in placed.planes:
         way = "L".join(f"{short(x)} {short(y)}" for x, y in corners)
-        made.append(f'<path d="M{way}z" fill="{PANEL[0]}" stroke="{LINE}"/>')
-    return "".join(made)
+        shapes.append(f'<path d="M{way}z" fill="{PANEL[0]}" stroke="{LINE}"/>')
+    return "".join(shapes)
 
 
 def dotted_shape(painter: Painter, dim: int, way: str) -> str:
@@ -33,16 +33,16 @@ def group_shape(group: Group, levels: int) -> str:
     """The box of a group with its name; of a closed one, with how many devices it holds."""
     x, y = group.at[0] - group.width / 2, group.at[1] - group.height / 2
     fill = PANEL[(levels - group.level) % 2]
-    made = (
+    shapes = (
         f'<rect x="{short(x)}" y="{short(y)}" width="{short(group.width)}" height="{short(group.height)}" rx="10" '
         f'fill="{fill}" stroke="#c9d1d9"/>'
     )
     if group.closed:
-        made += text(group.at[0], group.at[1] - 2, group.name, size=10, anchor="middle", font_weight="600")
-        made += text(group.at[0], group.at[1] + 11, f"{group.devices} devices", size=9.5, fill=MUTED, anchor="middle")
+        shapes += text(group.at[0], group.at[1] - 2, group.name, size=10, anchor="middle", font_weight="600")
+        shapes += text(group.at[0], group.at[1] + 11, f"{group.devices} devices", size=9.5, fill=MUTED, anchor="middle")
     elif group.name:
-        made += text(x + 10, y + 15, group.name, size=10, fill=MUTED)
-    return made
+        shapes += text(x + 10, y + 15, group.name, size=10, fill=MUTED)
+    return shapes
 
 
 def switch_shape(painter: Painter, switch: PlacedSwitch) -> str:
@@ -56,12 +56,12 @@ def switch_shape(painter: Painter, switch: PlacedSwitch) -> str:
         name = f"{switch.copies} switches" if shape.width > 80 else f"{switch.copies} ×"
     name += " Σ" if block.reduces[shape.node - block.size] else ""
     name += f", {shape.note}" if shape.note and (len(name) + len(shape.note)) * 5.6 < shape.width else ""
-    made = [
+    boxes = [
         f'<rect x="{short(left + 3 * behind)}" y="{short(top - 3 * behind)}" width="{short(shape.width)}" '
         f'height="{short(shape.height)}" rx="5" fill="{EMPTY}" stroke="{edge}" stroke-width="{thick:g}"/>'
         for behind in range(min(switch.copies, 3) - 1, -1, -1)
     ]
-    return "".join(made) + text(x, y + 4, name, size=10.5, anchor="middle", font_weight="600")
+    return "".join(boxes) + text(x, y + 4, name, size=10.5, anchor="middle", font_weight="600")
 
 
 def device_shape(painter: Painter, placed: Placed, device: PlacedDevice) -> str:
@@ -79,11 +79,11 @@ def device_shape(painter: Painter, placed: Placed, device: PlacedDevice) -> str:
 def dots_shape(dots: Dots, tall: float) -> str:
     """Three dots, and what they stand for."""
     (x, y), (step_x, step_y) = dots.at, dots.step
-    made = [
+    shapes = [
         f'<circle cx="{short(x + step_x * at)}" cy="{short(y + step_y * at)}" r="2.2" fill="{MUTED}"/>'
         for at in (-1, 0, 1)
     ]
     if dots.words:
         beside = y - tall / 2 - 4 if dots.above else y + tall / 2 + 9
-        made.append(text(x, beside, dots.words, size=10, fill=MUTED, anchor="middle", **HALO))
-    return "".join(made)
+        shapes.append(text(x, beside, dots.words, size=10, fill=MUTED, anchor="middle", **HALO))
+    return "".join(shapes)

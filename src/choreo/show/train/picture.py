@@ -79,7 +79,7 @@ class _Drawing:
     def _row(self, title: str, spans: Sequence[Mapping[str, Any]]) -> None:
         self._label(title, self._top + ROW - 5)
         # Communication that a pass waits for lies on top of it.
-        for span in sorted(spans, key=lambda one: (one["name"] not in PASSES, one["start_s"])):
+        for span in sorted(spans, key=lambda span: (span["name"] not in PASSES, span["start_s"])):
             name, start_s, end_s = PASSES.get(span["name"], (span["name"],))[0], span["start_s"], span["end_s"]
             about = f"{name} of micro-batch {span['micro_batch']}" if span["name"] in PASSES else name
             self._box(name, start_s, end_s, ROW - 2, f"{about}: {format_time(end_s - start_s)}")
@@ -102,7 +102,7 @@ class _Drawing:
     def _color(self, name: str) -> str:
         if name not in self._colors:
             fixed = dict(PASSES.values()) | {"compute": COMPUTE}
-            free = sum(one not in fixed for one in self._colors)
+            free = sum(known not in fixed for known in self._colors)
             self._colors[name] = fixed.get(name, COLORS[free % len(COLORS)])
         return self._colors[name]
 

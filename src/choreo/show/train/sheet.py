@@ -19,14 +19,14 @@ def training_sheet(run: TrainingRun) -> Sheet:
     )
     steps = tuple(
         (
-            str(one.step),
-            f"{one.loss:.4f}",
-            f"{one.tokens_per_s:,.0f}",
-            f"{100 * one.mfu:.1f} %",
-            format_time(one.time_s),
-            _time(one.predicted_s),
+            str(step.step),
+            f"{step.loss:.4f}",
+            f"{step.tokens_per_s:,.0f}",
+            f"{100 * step.mfu:.1f} %",
+            format_time(step.time_s),
+            _time(step.predicted_s),
         )
-        for one in run.steps
+        for step in run.steps
     )
     expected = run.predicted_memory_bytes
     memory = format_bytes(run.memory_bytes, binary=False)

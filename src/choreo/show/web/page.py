@@ -81,7 +81,7 @@ def embedded(data: Mapping[str, object]) -> str:
 
 
 def _styles(folder: str) -> list[str]:
-    return sorted(one.name for one in (files("choreo.show") / "web" / folder).iterdir() if one.name.endswith(".css"))
+    return sorted(file.name for file in (files("choreo.show") / "web" / folder).iterdir() if file.name.endswith(".css"))
 
 
 def web_file(name: str) -> str:

@@ -64,9 +64,9 @@ def _row(run: WorkloadSimulation, rank: int, top: int, scale: float, path: list[
     names = [_name(run, node) for node in nodes.tolist()]
     boxes: list[tuple[float, float, str, int]] = []
     for name in dict.fromkeys(names):
-        those = nodes[[one == name for one in names]]
-        start_s = times.start_s[those] if name in KERNELS else np.maximum(times.start_s, times.ready_s)[those]
-        merged = _merged(start_s * scale, times.end_s[those] * scale)
+        named = nodes[[other == name for other in names]]
+        start_s = times.start_s[named] if name in KERNELS else np.maximum(times.start_s, times.ready_s)[named]
+        merged = _merged(start_s * scale, times.end_s[named] * scale)
         boxes += [(there - here, here, name, count) for here, there, count in merged]
     for wide, here, name, count in sorted(boxes, reverse=True):  # the shorter lie on top
         about = f"{name}, {format_time(wide / scale)}" + (f" ({count} nodes)" if count > 1 else "")

@@ -18,7 +18,9 @@ def workload_sheet(run: WorkloadSimulation) -> Sheet:
     """The step of an average rank, its collectives, the busiest links, and the last legs of the critical path."""
     shares = (("compute", run.compute_s), ("exposed communication", run.exposed_s), ("idle", run.idle_s))
     facts = [("step", format_time(run.time_s))]
-    facts += [(name, f"{format_time(one)} ({100 * one / max(run.time_s, 1e-12):.1f} %)") for name, one in shares]
+    facts += [
+        (name, f"{format_time(time_s)} ({100 * time_s / max(run.time_s, 1e-12):.1f} %)") for name, time_s in shares
+    ]
     facts.append(("hidden communication", format_time(max(0.0, run.communication_s - run.exposed_s))))
     packets = run.packets
     if packets is not None:
@@ -26,15 +28,15 @@ def workload_sheet(run: WorkloadSimulation) -> Sheet:
         facts.append(("pauses, marks, drops", f"{packets['pauses']}, {packets['marks']}, {packets['drops']}"))
     talk = tuple(
         (
-            one.collective,
-            str(one.ranks),
-            f"{one.calls:,}",
-            format_bytes(one.size_bytes),
-            format_time(one.time_s),
-            format_time(one.waiting_s),
-            format_time(one.exposed_s),
+            call.collective,
+            str(call.ranks),
+            f"{call.calls:,}",
+            format_bytes(call.size_bytes),
+            format_time(call.time_s),
+            format_time(call.waiting_s),
+            format_time(call.exposed_s),
         )
-        for one in run.exposed
+        for call in run.exposed
     )
     legs = tuple(
         (format_time(leg.start_s), format_time(leg.end_s - leg.start_s), str(leg.rank), leg.kind, leg.name)
@@ -55,9 +57,9 @@ def workload_sheet(run: WorkloadSimulation) -> Sheet:
 def _links(run: WorkloadSimulation) -> tuple[tuple[str, ...], ...]:
     """The busiest links; those with the same figures are one row, which names the first."""
     alike: dict[tuple[str, str], list[str]] = {}
-    for one in run.busiest_links(MOST_SEARCHED):
-        figures = f"{100 * one['utilisation']:.1f} %", format_bytes(one["bytes"])
-        alike.setdefault(figures, []).append(f"{one['from']} → {one['to']}")
+    for link in run.busiest_links(MOST_SEARCHED):
+        figures = f"{100 * link['utilisation']:.1f} %", format_bytes(link["bytes"])
+        alike.setdefault(figures, []).append(f"{link['from']} → {link['to']}")
     rows = (
         (names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1:,} more", *figures)
         for figures, names in alike.items()

@@ -37,10 +37,10 @@ def write_workload_trace(run: WorkloadSimulation, path: str | os.PathLike[str]) 
             if graph.call[node] >= 0:
                 arguments["bytes"] = float(graph.size_bytes[node])
                 arguments["waited_us"] = max(0.0, float(times.start_s[node] - times.ready_s[node])) * 1e6
-            one = Slice(
+            node_slice = Slice(
                 _ns(float(start_s)), _ns(float(times.end_s[node])), graph.name_of(node), kind.name.lower(), arguments
             )
-            rows.setdefault(_row(run, node, kind), []).append(one)
+            rows.setdefault(_row(run, node, kind), []).append(node_slice)
         for name, slices in sorted(rows.items()):
             tracks.add(name, slices)
         events += tracks.events

@@ -66,21 +66,21 @@ class _Pool:
 
     def __init__(self, verb: str, count: int) -> None:
         pairs = [socket.socketpair() for _ in range(count)]
-        theirs = [pair[1] for pair in pairs]
+        worker_ends = [pair[1] for pair in pairs]
         # One thread each: the workers already use all cores.
         threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "choreo.sweep.workers.worker", verb, *(str(one.fileno()) for one in theirs)],
+            [sys.executable, "-m", "choreo.sweep.workers.worker", verb, *(str(end.fileno()) for end in worker_ends)],
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr.fileno() if _has_number(sys.stderr) else subprocess.DEVNULL,
-            pass_fds=[one.fileno() for one in theirs],
+            pass_fds=[end.fileno() for end in worker_ends],
             env=os.environ | threads | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             start_new_session=True,
         )
-        for one in theirs:
-            one.close()
+        for end in worker_ends:
+            end.close()
         self._selector = selectors.DefaultSelector()
-        self._peers = [_Peer(mine) for mine, _ in pairs]
+        self._peers = [_Peer(own_end) for own_end, _ in pairs]
         for peer in self._peers:
             self._selector.register(peer.connection, selectors.EVENT_READ, peer)
         self._case_s = 0.0

@@ -42,13 +42,13 @@ def compute(cases: list[Numbered], files: dict[str, bytes]) -> list[Done]:
 def run_on_ray(cases: list[Numbered], address: str | None) -> Generator[list[Done], None, None]:
     """Compute cases on a Ray cluster (at `address`, running here, or new), and yield each when it is done."""
     files = _files(cases)
-    mine = not load_ray().is_initialized()
+    started_here = not load_ray().is_initialized()
     with connected(address) as ray:
         if _has_this_code(ray):
             yield from _handed_out(ray, Queue(cases), files)
             return
     package = str(Path(__file__).parent.parent)
-    if not mine:
+    if not started_here:
         raise UsageError(
             "the Ray cluster has no choreo, or another one, and this process is connected already; connect with "
             f"ray.init(runtime_env={{'py_modules': [{package!r}]}})"

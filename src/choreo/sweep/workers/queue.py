@@ -41,11 +41,11 @@ class Queue:
     def take(self, worker: Hashable, most: int, share: int = 1) -> list[Numbered]:
         """Up to `most` cases of one group for a worker; near the end fewer, so that `share` workers all get some."""
         if self._at.get(worker) not in self._groups:
-            others = {at for one, at in self._at.items() if one != worker}
+            others = {at for other, at in self._at.items() if other != worker}
             free = [group for group in self._groups if group not in others]
             # The first group that no worker has; otherwise a part of the longest.
             self._at[worker] = (
-                free[0] if free else max(self._groups, key=lambda one: len(self._groups[one]), default=None)
+                free[0] if free else max(self._groups, key=lambda group: len(self._groups[group]), default=None)
             )
         group = self._groups.get(self._at[worker])
         if group is None:

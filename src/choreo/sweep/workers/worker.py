@@ -41,16 +41,16 @@ def main() -> None:
     for module in MODULES.get(verb, ()):
         importlib.import_module(module)
     descriptors = [int(number) for number in numbers]
-    mine = descriptors[0]
+    own = descriptors[0]
     for other in descriptors[1:]:
         if os.fork() == 0:
-            mine = other
+            own = other
             break
     for other in descriptors:
-        if other != mine:
+        if other != own:
             os.close(other)
     try:
-        work(socket.socket(fileno=mine))
+        work(socket.socket(fileno=own))
     except (EOFError, ConnectionError):
         os._exit(0)
 

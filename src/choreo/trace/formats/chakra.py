@@ -140,7 +140,7 @@ def node_from(  # noqa: PLR0917 - a node's own fields
     data, control = waits
     if len(data) > 1 or control:
         data = list(dict.fromkeys(data))
-        control = [one for one in dict.fromkeys(control) if one not in data]
+        control = [dep for dep in dict.fromkeys(control) if dep not in data]
     node = RawNode(number, name, found, data, control)
     node.duration_s = float(attributes.get("choreo_duration_s", micros * 1e-6))
     if found is NodeKind.COMPUTE and attributes.get("is_cpu_op"):
@@ -250,7 +250,7 @@ def _put_node(graph: ExecutionGraph, node: int, place: list[int], groups: dict[i
     }
     out = [wire.put_varint(1, place[node]), wire.put_bytes(2, graph.name_of(node).encode())]
     out.append(wire.put_varint(3, types[kind]))
-    out += [wire.put_varint(5, place[one]) for one in graph.deps_of(node).tolist()]
+    out += [wire.put_varint(5, place[dep]) for dep in graph.deps_of(node).tolist()]
     duration_s = float(graph.duration_s[node])
     if not math.isnan(duration_s):
         out.append(wire.put_varint(7, round(duration_s * 1e6)))

@@ -40,7 +40,7 @@ def recognises(head: bytes, name: str) -> bool:
     """Whether it is one of the two forms."""
     text = head.decode(errors="replace").lstrip("\ufeff \t\r\n")
     return text.startswith("{") and (
-        '"workload_graph"' in text[:200] or any(f'"{one}"' in text for one in (*TYPES[1:], "durationMicros"))
+        '"workload_graph"' in text[:200] or any(f'"{word}"' in text for word in (*TYPES[1:], "durationMicros"))
     )
 
 
@@ -51,9 +51,9 @@ def read(data: bytes, name: str, findings: Findings) -> list[RankTrace]:
     except (UnicodeDecodeError, RecursionError) as error:
         raise TraceError(f"it is not JSON: {error}") from None
     if len(documents) == 1 and isinstance(documents[0].get("workload_graph"), list):
-        found = [_plain_node(one, findings) for one in documents[0]["workload_graph"]]
+        found = [_plain_node(node, findings) for node in documents[0]["workload_graph"]]
     else:
-        found = [_proto_node(one, findings) for one in documents if "type" in one or "id" in one]
+        found = [_proto_node(node, findings) for node in documents if "type" in node or "id" in node]
     rank = RANK_IN_NAME.search(name)
     return [RankTrace([node for node in found if node is not None], rank=int(rank[1]) if rank else None)]
 
@@ -92,12 +92,12 @@ def _proto_node(node: Mapping[str, Any], findings: Findings) -> RawNode | None:
     kind = node.get("type", 0)
     number = TYPES.index(kind) if kind in TYPES else int(_number(kind, "type"))
     attributes: dict[str, float | int | str] = {}
-    for one in node.get("attr", ()):
-        if not isinstance(one, Mapping):
-            raise TraceError(f"an attribute is an object, not {str(one)[:40]}")
-        for key, value in one.items():
+    for attribute in node.get("attr", ()):
+        if not isinstance(attribute, Mapping):
+            raise TraceError(f"an attribute is an object, not {str(attribute)[:40]}")
+        for key, value in attribute.items():
             if key.lower().replace("_", "").endswith("val"):
-                attributes[str(one.get("name"))] = _value(key, value)
+                attributes[str(attribute.get("name"))] = _value(key, value)
     kind_of = attributes.get("comm_type")
     if kind_of in COMM_TYPES:
         attributes["comm_type"] = COMM_TYPES.index(str(kind_of))

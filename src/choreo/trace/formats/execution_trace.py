@@ -69,14 +69,14 @@ class _Call(msgspec.Struct, gc=False):
     def attributes(self) -> dict[str, Any]:
         """The attributes by name."""
         found = self.attrs if isinstance(self.attrs, list) else ()
-        return {str(one.name): one.value for one in found if isinstance(one, _Attribute)}
+        return {str(attribute.name): attribute.value for attribute in found if isinstance(attribute, _Attribute)}
 
     def function(self) -> int:
         """PyTorch's record-function id."""
         value = self.rf_id
-        for one in self.attrs if isinstance(self.attrs, list) else ():
-            if isinstance(one, _Attribute) and one.name == FUNCTION:
-                value = one.value
+        for attribute in self.attrs if isinstance(self.attrs, list) else ():
+            if isinstance(attribute, _Attribute) and attribute.name == FUNCTION:
+                value = attribute.value
                 break
         return value if isinstance(value, int) else 0
 
@@ -102,34 +102,34 @@ def read(data: bytes, name: str, findings: Findings) -> list[RankTrace]:
 
 
 def _nodes(calls: list[_Call], findings: Findings) -> list[RawNode]:
-    calls.sort(key=lambda one: one.id)
-    parents = {one.ctrl_deps for one in calls}
+    calls.sort(key=lambda call: call.id)
+    parents = {call.ctrl_deps for call in calls}
     inside: set[int | None] = set()  # calls made by collectives
-    talks = {one.id for one in calls if _is_call(one)}
-    described = {one.ctrl_deps for one in calls if one.name == "record_param_comms"}
-    for one in calls:
-        parent = one.ctrl_deps
+    talks = {call.id for call in calls if _is_call(call)}
+    described = {call.ctrl_deps for call in calls if call.name == "record_param_comms"}
+    for call in calls:
+        parent = call.ctrl_deps
         if parent in inside or (parent in talks and parent not in described):
-            inside.add(one.id)
+            inside.add(call.id)
     nodes: list[RawNode] = []
     writer: dict[Any, int] = {}  # the last collective that wrote each storage
     outstanding: list[int] = []
     previous: list[int] = []
     asked: RawNode | None = None  # the last collective, until the call that executes it is found
-    for one in calls:
-        number = one.id
-        if asked is not None and one.name.startswith(GLOO):
-            asked.work, asked = (one.function(), one.name), None
+    for call in calls:
+        number = call.id
+        if asked is not None and call.name.startswith(GLOO):
+            asked.work, asked = (call.function(), call.name), None
             continue
         leaf = number not in parents or (number in talks and number not in described)
-        if not leaf or number in inside or one.name.startswith(("[pytorch|", "##")):
+        if not leaf or number in inside or call.name.startswith(("[pytorch|", "##")):
             continue
-        read_, written = _storages(one.inputs), _storages(one.outputs)
-        node = RawNode(len(nodes), one.name, NodeKind.COMPUTE, list(previous), duration_s=0.0)
+        read_, written = _storages(call.inputs), _storages(call.outputs)
+        node = RawNode(len(nodes), call.name, NodeKind.COMPUTE, list(previous), duration_s=0.0)
         waits = {writer[storage] for storage in read_ if storage in writer}
         node.deps += sorted(waits.difference(previous))
-        node.function = one.function()
-        if number in talks and _communicates(node, one, findings):
+        node.function = call.function()
+        if number in talks and _communicates(node, call, findings):
             for storage in {*read_, *written}:
                 writer[storage] = node.id
             outstanding.append(node.id)
@@ -140,7 +140,7 @@ def _nodes(calls: list[_Call], findings: Findings) -> list[RawNode]:
             previous = [node.id]
         nodes.append(node)
     if outstanding:
-        after = [*previous, *(one for one in outstanding if one not in previous)]
+        after = [*previous, *(node_id for node_id in outstanding if node_id not in previous)]
         nodes.append(RawNode(len(nodes), "end", NodeKind.HOST, after, duration_s=0.0))
     return nodes
 
@@ -190,12 +190,13 @@ def _is_call(call: _Call) -> bool:
 def _described(call: _Call) -> tuple[str, Any, int]:
     """The collective, group and size that record_param_comms gives: as attributes, or by position in older traces."""
     attributes, values = call.attributes(), _side(call.inputs)
-    texts = [one for one in values if isinstance(one, str) and collective_of(one)]
+    texts = [value for value in values if isinstance(value, str) and collective_of(value)]
     name = str(attributes.get("collective_name") or (texts[0] if texts else ""))
     group = attributes.get("pg_name")
     if group is None:
         group = next(
-            (one[0] for one in values if isinstance(one, list) and len(one) == 2 and isinstance(one[0], str)), "0"
+            (value[0] for value in values if isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)),
+            "0",
         )
     size = attributes.get("pg_size")
     return name, group, size if isinstance(size, int) else 0
@@ -211,7 +212,7 @@ def _communicates(node: RawNode, call: _Call, findings: Findings) -> bool:
         node.group = str(group)
         item_bytes = ITEM_BYTES.get(str(attributes.get("dtype", "")).lower())
         counts = attributes.get("in_msg_nelems"), attributes.get("out_msg_nelems")
-        if item_bytes and all(isinstance(one, int) for one in counts):
+        if item_bytes and all(isinstance(count, int) for count in counts):
             node.size_bytes = size_from_elements(collective, float(counts[0] or 0), float(counts[1] or 0), item_bytes)
         else:
             node.size_bytes = max(ins, outs)
@@ -234,13 +235,13 @@ def _tensors(values: Any) -> list[list[Any]]:
         [values] if isinstance(values, list) else []
     )  # no recursion: a file may nest its lists as deep as it likes
     while waiting:
-        one = waiting.pop()
-        if len(one) == 6 and type(one[5]) is str and all(type(number) is int for number in one[:5]):
-            if not (0 <= one[3] < MOST_ELEMENTS and 0 <= one[4] < MOST_ELEMENTS):
-                raise TraceError(f"a tensor has {str(one[3])[:40]} elements of {str(one[4])[:40]} bytes")
-            found.append(one)
+        value = waiting.pop()
+        if len(value) == 6 and type(value[5]) is str and all(type(number) is int for number in value[:5]):
+            if not (0 <= value[3] < MOST_ELEMENTS and 0 <= value[4] < MOST_ELEMENTS):
+                raise TraceError(f"a tensor has {str(value[3])[:40]} elements of {str(value[4])[:40]} bytes")
+            found.append(value)
         else:
-            waiting.extend(inner for inner in reversed(one) if type(inner) is list)
+            waiting.extend(inner for inner in reversed(value) if type(inner) is list)
     return found
 
 
@@ -255,7 +256,7 @@ def _storages(side: Side) -> list[tuple[int, str]]:
 
 def _tensor_bytes(side: Side) -> float:
     """The largest tensor, or list of tensors, on one side of a call."""
-    return max((sum(float(one[3]) * one[4] for one in _tensors(value)) for value in _side(side)), default=0.0)
+    return max((sum(float(tensor[3]) * tensor[4] for tensor in _tensors(value)) for value in _side(side)), default=0.0)
 
 
 def _groups(calls: Sequence[_Call]) -> tuple[dict[str, tuple[int, ...]], int | None]:
@@ -278,13 +279,13 @@ def _groups(calls: Sequence[_Call]) -> tuple[dict[str, tuple[int, ...]], int | N
                 described = msgspec.json.decode(text)
             except (msgspec.DecodeError, RecursionError, TypeError):
                 continue
-            for one in described if isinstance(described, list) else ():
-                size = one.get("group_size", 0) if isinstance(one, dict) else None
+            for entry in described if isinstance(described, list) else ():
+                size = entry.get("group_size", 0) if isinstance(entry, dict) else None
                 if not isinstance(size, int) or not 0 <= size <= MAX_RANKS:
-                    raise TraceError(f"a group is described by its name, ranks and size, not {str(one)[:60]}")
-                ranks = group_ranks(one.get("ranks", []), size) or tuple(range(size))
-                groups[str(one.get("pg_name"))] = ranks
-                if one.get("pg_desc") == "default_pg":
+                    raise TraceError(f"a group is described by its name, ranks and size, not {str(entry)[:60]}")
+                ranks = group_ranks(entry.get("ranks", []), size) or tuple(range(size))
+                groups[str(entry.get("pg_name"))] = ranks
+                if entry.get("pg_desc") == "default_pg":
                     world = size
     if world is None:
         world = max((max(ranks) + 1 for ranks in groups.values() if ranks), default=None)

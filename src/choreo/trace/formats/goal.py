@@ -22,7 +22,7 @@ def write(graph: ExecutionGraph, path: Path) -> list[Path]:
         lines.append(f"rank {rank} {{")
         for node in np.flatnonzero(graph.rank == rank).tolist():
             lines.append(f"l{node + 1}: {_operation(graph, node)}")
-            lines += [f"l{node + 1} requires l{one + 1}" for one in graph.deps_of(node).tolist()]
+            lines += [f"l{node + 1} requires l{dep + 1}" for dep in graph.deps_of(node).tolist()]
         lines += ["}", ""]
     write_text(path, "\n".join(lines))
     return [path]

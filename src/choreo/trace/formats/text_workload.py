@@ -90,7 +90,7 @@ def _groups(
         if policy != "MICRO":
             findings.note("kind of parallelism whose groups the file does not say; all ranks are one group", policy)
         return {}, (EVERYBODY, EVERYBODY, EVERYBODY)
-    tensor, experts, stages = (settings.get(one, 1) or 1 for one in ("model_parallel_NPU_group", "ep", "pp"))
+    tensor, experts, stages = (settings.get(name, 1) or 1 for name in ("model_parallel_NPU_group", "ep", "pp"))
     if stages > 1:
         raise TraceError(
             f"it is the stage of a pipeline of {stages}, and whole steps of pipelines are not in such files"
@@ -134,13 +134,13 @@ def _step(layers: list[_Layer], *, shards: bool) -> list[RawNode]:
         nodes.append(RawNode(len(nodes), name, NodeKind.COMPUTE, after, duration_s=max(seconds, 0.0)))
         return [len(nodes) - 1]
 
-    def communicate(name: str, one: _Pass, after: list[int]) -> list[int]:
-        if not one.collective:
+    def communicate(name: str, phase: _Pass, after: list[int]) -> list[int]:
+        if not phase.collective:
             return after
-        node = RawNode(len(nodes), name, NodeKind.COLLECTIVE, after, collective=one.collective, group=one.group)
-        node.size_bytes = one.size_bytes
-        if shards and one.collective == "all_gather":
-            node.shard_bytes = one.size_bytes
+        node = RawNode(len(nodes), name, NodeKind.COLLECTIVE, after, collective=phase.collective, group=phase.group)
+        node.size_bytes = phase.size_bytes
+        if shards and phase.collective == "all_gather":
+            node.shard_bytes = phase.size_bytes
         nodes.append(node)
         return [len(nodes) - 1]
 

@@ -55,7 +55,7 @@ def collective_of(name: str) -> str:
     ('all_gather', 'reduce_scatter', '')
     """
     plain = re.sub(r"[^a-z]", "", name.lower().rpartition("::")[2])
-    if any(one.replace("_", "") in plain for one in NONE):
+    if any(word.replace("_", "") in plain for word in NONE):
         return ""
     return next((collective for part, collective in PARTS if part in plain), "")
 
@@ -71,9 +71,9 @@ def size_from_elements(collective: str, ins: float, outs: float, item_bytes: flo
 def group_ranks(text: object, size: int) -> tuple[int, ...]:
     """The ranks that "[0, 1, 2, 3]" or "[0, 8, ..., 56]" names; empty if unclear."""
     if isinstance(text, list):
-        return tuple(text) if all(isinstance(one, int) for one in text) else ()
+        return tuple(text) if all(isinstance(rank, int) for rank in text) else ()
     found = re.findall(r"\d+", str(text))
-    numbers = [int(one) for one in found if len(one) <= MOST_DIGITS]
+    numbers = [int(digits) for digits in found if len(digits) <= MOST_DIGITS]
     if len(numbers) < len(found):
         return ()
     if "..." not in str(text):

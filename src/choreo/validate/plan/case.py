@@ -102,7 +102,7 @@ def best(plans: Sequence[Plan], evaluate: Callable[[Plan], R]) -> tuple[Plan, R]
         found.append((not result.fits, result.step_time_s if result.fits else result.memory_bytes, plan, result))
     if not found:
         raise refusal or UsageError("no legal plan was found")
-    _, _, plan, result = min(found, key=lambda one: one[:2])
+    _, _, plan, result = min(found, key=lambda candidate: candidate[:2])
     return plan, result
 
 
@@ -111,9 +111,9 @@ def _dominated(plan: Plan, found: Iterable[tuple[bool, float, Plan, object]]) ->
     less = {"none": (), "selective": ("none",), "full": ("none", "selective")}[plan.recompute]
     return any(
         not too_big
-        and one.recompute in less
-        and replace(one, recompute=plan.recompute, recompute_layers=plan.recompute_layers) == plan
-        for too_big, _, one, _ in found
+        and other.recompute in less
+        and replace(other, recompute=plan.recompute, recompute_layers=plan.recompute_layers) == plan
+        for too_big, _, other, _ in found
     )
 
 

@@ -94,7 +94,7 @@ def over_best(choices: Sequence[Choice], *, rule: bool = False) -> tuple[float |
     >>> over_best([])
     (None, 0)
     """
-    ratios = [one.rule_over_best if rule else one.over_best for one in choices]
+    ratios = [choice.rule_over_best if rule else choice.over_best for choice in choices]
     there = [math.log(ratio) for ratio in ratios if ratio is not None]
     return math.exp(sum(there) / len(there)) if there else None, len(ratios) - len(there)
 

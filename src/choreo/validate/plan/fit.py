@@ -84,25 +84,34 @@ def leave_one_out(path: Path | str | Sequence[Path]) -> tuple[list[Fold], list[G
     is left out instead.
     """
     paths = [path] if isinstance(path, (str, Path)) else list(path)
-    cases = [case for one in paths for case in read_cases(one)[0]]
+    cases = [case for path in paths for case in read_cases(path)[0]]
     found = [fold for name in dict.fromkeys(family(case.software) for case in cases) for fold in folds(name, cases)]
     return found, group_errors([row for fold in found for row in fold.rows])
 
 
 def folds(name: str, cases: Iterable[Case]) -> list[Fold]:
     """The folds of one program."""
-    mine = [case for case in cases if family(case.software) == name]
-    sources = dict.fromkeys(whole_source(case.row.source) for case in mine)
-    keys = [whole_source(case.row.source) if len(sources) > 1 else case.row.model for case in mine]
-    constants = [one for one in FITTED if family(one.software) == name]
-    problem = _Problem(mine, constants) if constants else None
+    own_cases = [case for case in cases if family(case.software) == name]
+    sources = dict.fromkeys(whole_source(case.row.source) for case in own_cases)
+    keys = [whole_source(case.row.source) if len(sources) > 1 else case.row.model for case in own_cases]
+    constants = [constant for constant in FITTED if family(constant.software) == name]
+    problem = _Problem(own_cases, constants) if constants else None
     found = []
     for key in dict.fromkeys(keys):
-        kept = np.array([one != key for one in keys])
+        kept = np.array([other != key for other in keys])
         values = problem.solve(kept) if problem is not None and kept.any() else {}
-        programs = _programs(mine, values)
-        rows = [row for case, keep in zip(mine, kept, strict=True) if not keep and (row := _predict(case, programs))]
-        found.append(Fold(name, key, {f"{one.software} {one.name}": values[one] for one in values}, tuple(rows)))
+        programs = _programs(own_cases, values)
+        rows = [
+            row for case, keep in zip(own_cases, kept, strict=True) if not keep and (row := _predict(case, programs))
+        ]
+        found.append(
+            Fold(
+                name,
+                key,
+                {f"{constant.software} {constant.name}": values[constant] for constant in values},
+                tuple(rows),
+            )
+        )
     return found
 
 
@@ -110,11 +119,11 @@ def fit(cases: Sequence[Case], *, rounds: int = 3) -> dict[Constant, float]:
     """The constants that fit all rows best."""
     found: dict[Constant, float] = {}
     for name in dict.fromkeys(family(case.software) for case in cases):
-        mine = [case for case in cases if family(case.software) == name]
-        constants = [one for one in FITTED if family(one.software) == name]
+        own_cases = [case for case in cases if family(case.software) == name]
+        constants = [constant for constant in FITTED if family(constant.software) == name]
         values: dict[Constant, float] = {}
         for _ in range(rounds if constants else 0):
-            values = _Problem(mine, constants, values).solve(np.ones(len(mine), dtype=bool))
+            values = _Problem(own_cases, constants, values).solve(np.ones(len(own_cases), dtype=bool))
         found |= values
     return found
 
@@ -141,16 +150,16 @@ class _Problem:
     ) -> None:
         self.constants = list(constants)
         self.cases = list(cases)
-        self.start = {one: _current(one, start or {}) for one in self.constants}
+        self.start = {constant: _current(constant, start or {}) for constant in self.constants}
         programs = _programs(self.cases, self.start)
         first = [_predict(case, programs) for case in self.cases]
         self.plans = [None if row is None else row.plan for row in first]
         self.residuals = np.array([_residuals(row) for row in first])
         self.slopes = np.zeros((len(self.constants), *self.residuals.shape))
-        for number, one in enumerate(self.constants):
-            place = _place(one, self.start[one])
+        for number, constant in enumerate(self.constants):
+            place = _place(constant, self.start[constant])
             step = PROBE if place + PROBE <= 1 else -PROBE
-            moved = _programs(self.cases, self.start | {one: _value(one, place + step)})
+            moved = _programs(self.cases, self.start | {constant: _value(constant, place + step)})
             rows = [_predict(case, moved, plan) for case, plan in zip(self.cases, self.plans, strict=True)]
             self.slopes[number] = (np.array([_residuals(row) for row in rows]) - self.residuals) / step
         self.weights = _weights(self.cases, self.plans)
@@ -159,7 +168,7 @@ class _Problem:
         """Least weighted absolute residual over the kept rows, by linear programming; time and memory separately."""
         values: dict[Constant, float] = {}
         for column, memory in ((0, False), (1, True)):
-            chosen = [number for number, one in enumerate(self.constants) if one.memory == memory]
+            chosen = [number for number, constant in enumerate(self.constants) if constant.memory == memory]
             use = kept & np.isfinite(self.residuals[:, column])
             if not chosen:
                 continue
@@ -171,10 +180,12 @@ class _Problem:
                 self.residuals[use, column],
                 self.slopes[chosen][:, use, column].T,
                 self.weights[use],
-                np.array([_place(one, self.start[one]) for one in constants]),
-                np.array([_place(one, one.prior) for one in constants]),
+                np.array([_place(constant, self.start[constant]) for constant in constants]),
+                np.array([_place(constant, constant.prior) for constant in constants]),
             )
-            values |= {one: _value(one, float(place)) for one, place in zip(constants, moves, strict=True)}
+            values |= {
+                constant: _value(constant, float(place)) for constant, place in zip(constants, moves, strict=True)
+            }
         return values
 
 
@@ -222,11 +233,11 @@ def _programs(cases: Sequence[Case], values: Mapping[Constant, float]) -> dict[s
     found = {}
     for name in dict.fromkeys(case.software for case in cases):
         base = name.split("+")[0]
-        changes = {one.name: value for one, value in values.items() if one.software == family(name)}
+        changes = {constant.name: value for constant, value in values.items() if constant.software == family(name)}
         if base != family(name):
-            own = {one.name for one in FITTED if one.software == base}
+            own = {constant.name for constant in FITTED if constant.software == base}
             changes = {key: value for key, value in changes.items() if key not in own}
-            changes |= {one.name: value for one, value in values.items() if one.software == base}
+            changes |= {constant.name: value for constant, value in values.items() if constant.software == base}
         found[name] = replace(get_software(name), **changes)  # type: ignore[arg-type]
     return found
 
@@ -238,19 +249,19 @@ def _predict(case: Case, programs: Mapping[str, Software], plan: Plan | None = N
         return None
 
 
-def _current(one: Constant, start: Mapping[Constant, float]) -> float:
-    value = start[one] if one in start else float(getattr(get_software(one.software), one.name))
-    return float(min(max(value, one.low), one.high))
+def _current(constant: Constant, start: Mapping[Constant, float]) -> float:
+    value = start[constant] if constant in start else float(getattr(get_software(constant.software), constant.name))
+    return float(min(max(value, constant.low), constant.high))
 
 
-def _place(one: Constant, value: float) -> float:
+def _place(constant: Constant, value: float) -> float:
     """A value's place in its range, from 0 to 1; a range of more than a decade is logarithmic."""
-    if one.low > 0 and one.high / one.low > 10:
-        return math.log(value / one.low) / math.log(one.high / one.low)
-    return (value - one.low) / (one.high - one.low)
+    if constant.low > 0 and constant.high / constant.low > 10:
+        return math.log(value / constant.low) / math.log(constant.high / constant.low)
+    return (value - constant.low) / (constant.high - constant.low)
 
 
-def _value(one: Constant, place: float) -> float:
-    if one.low > 0 and one.high / one.low > 10:
-        return one.low * math.exp(place * math.log(one.high / one.low))
-    return one.low + place * (one.high - one.low)
+def _value(constant: Constant, place: float) -> float:
+    if constant.low > 0 and constant.high / constant.low > 10:
+        return constant.low * math.exp(place * math.log(constant.high / constant.low))
+    return constant.low + place * (constant.high - constant.low)

@@ -59,7 +59,7 @@ def _given_axes(row: MeasuredRow, tp: int, pp: int, dp: int, model: Model) -> li
             f"dp {dp} × tp {tp} × pp {pp} × cp {cp} is {product}, not the row's {row.gpus} GPUs; "
             f"dp {fits} would use {fits * tp * pp * cp}"
         )
-    return [(tp, pp, cp, dp, one) for one in _experts_shared(row, model, tp * cp * dp)]
+    return [(tp, pp, cp, dp, ep) for ep in _experts_shared(row, model, tp * cp * dp)]
 
 
 def _experts_shared(row: MeasuredRow, model: Model, ranks: int) -> list[int]:

@@ -82,7 +82,7 @@ class Validation(Result):
         """Every row, what was skipped and why, the errors, and the choice in each group of measured plans."""
         return {
             "rows": [row.to_dict() for row in self.rows],
-            "skipped": [{"index": one.row, "reason": one.reason} for one in self.skipped],
+            "skipped": [{"index": skip.row, "reason": skip.reason} for skip in self.skipped],
             "errors": [group.to_dict() for group in self.groups],
             "choices": [choice.to_dict() for choice in self.choices],
         }
@@ -122,7 +122,7 @@ def validate(
             rows.append(PredictedRow(**vars(predicted) | {"index": case.row.index}))
         if progress is not None:
             progress(done + 1, len(cases))
-    skipped.sort(key=lambda one: one.row)
+    skipped.sort(key=lambda row: row.row)
     return Validation(tuple(rows), tuple(skipped), tuple(group_errors(rows)), tuple(choices_among(rows)))
 
 

@@ -136,5 +136,5 @@ def _name_width(options: BenchOptions) -> int:
 
     if options.algorithm not in (None, "all"):
         return len(shown(options.algorithm))
-    longest = max(len(shown(one.name)) for one in list_algorithms(options.collective))
+    longest = max(len(shown(algorithm.name)) for algorithm in list_algorithms(options.collective))
     return longest + (len(BEST) if options.algorithm == "all" else 0)

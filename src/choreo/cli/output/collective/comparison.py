@@ -24,10 +24,10 @@ def print_comparison(before: Path, after: Path, *, as_json: bool) -> None:
     if as_json:
         echo_json(found)
         return
-    rows = [[one.name, shown(str(one.before)), shown(str(one.after)), ""] for one in found.settings]
-    for one in found.figures:
-        ratio = f"{one.after / one.before:.3g} x" if one.before else ""
-        rows.append([one.name, _figure(one.name, one.before), _figure(one.name, one.after), ratio])
+    rows = [[setting.name, shown(str(setting.before)), shown(str(setting.after)), ""] for setting in found.settings]
+    for figure in found.figures:
+        ratio = f"{figure.after / figure.before:.3g} x" if figure.before else ""
+        rows.append([figure.name, _figure(figure.name, figure.before), _figure(figure.name, figure.after), ratio])
     echo_table([Column("", left=True), Column(shown(before)), Column(shown(after)), Column("ratio", 1)], rows)
     click.echo()
     same = f"{counted(found.same_links, 'link')} as before"

@@ -37,25 +37,25 @@ def print_prices(prices: list[Price], link: CostModel, ports: str, cores: int | 
     first, binary = prices[0], prices[0].size_bytes % 1024 == 0
     echo_line(_title(first, link, ports, cores))
     print_axes(prices)
-    reduces = any(one.gamma_s for one in prices)
+    reduces = any(price.gamma_s for price in prices)
     columns = [column for column in COLUMNS if reduces or column.name != "reduce γ"]
     rows, styles = [], []
-    for one in prices:
-        best = len(prices) > 1 and one.total_s == first.total_s
-        mark = (" ← best" if one is first else " = best") if best else ""
-        gamma = [format_time(one.gamma_s)] if reduces else []
+    for price in prices:
+        best = len(prices) > 1 and price.total_s == first.total_s
+        mark = (" ← best" if price is first else " = best") if best else ""
+        gamma = [format_time(price.gamma_s)] if reduces else []
         rows.append(
             [
-                f"{row_label(one)}{mark}",
-                str(one.steps),
-                format_time(one.alpha_s),
-                format_time(one.beta_s),
+                f"{row_label(price)}{mark}",
+                str(price.steps),
+                format_time(price.alpha_s),
+                format_time(price.beta_s),
                 *gamma,
-                format_time(one.total_s),
-                format_bytes(one.max_bytes_sent, binary=binary),
-                format_bytes(one.max_bytes_received, binary=binary),
-                str(one.max_fan_in),
-                format_bytes(one.total_bytes, binary=binary),
+                format_time(price.total_s),
+                format_bytes(price.max_bytes_sent, binary=binary),
+                format_bytes(price.max_bytes_received, binary=binary),
+                str(price.max_fan_in),
+                format_bytes(price.total_bytes, binary=binary),
             ]
         )
         styles.append("bold green" if best else None)
@@ -67,10 +67,12 @@ def print_sweep(profiles: list[Profile], ranges: list[WinningRange], link: CostM
     from choreo.price import compare
 
     rows = []
-    for one in ranges:
-        ends = [{row_label(p): p.total_s for p in compare(profiles, n, link)} for n in (one.from_bytes, one.to_bytes)]
-        ties = [name for name in ends[0] if name != row_label(one) and all(e[name] == e[row_label(one)] for e in ends)]
-        rows.append([row_label(one), f"{one.from_bytes:,}", f"{one.to_bytes:,}", ", ".join(ties)])
+    for span in ranges:
+        ends = [{row_label(p): p.total_s for p in compare(profiles, n, link)} for n in (span.from_bytes, span.to_bytes)]
+        ties = [
+            name for name in ends[0] if name != row_label(span) and all(e[name] == e[row_label(span)] for e in ends)
+        ]
+        rows.append([row_label(span), f"{span.from_bytes:,}", f"{span.to_bytes:,}", ", ".join(ties)])
     columns = [Column("cheapest", left=True), Column("from (bytes)"), Column("to (bytes)")]
     if any(row[3] for row in rows):
         columns.append(Column("same price", left=True, wrap=True))
@@ -79,12 +81,12 @@ def print_sweep(profiles: list[Profile], ranges: list[WinningRange], link: CostM
     first, last = max(ranges[0].from_bytes, 1), max(ranges[-1].to_bytes, 1)
     across = min(PLOT_COLUMNS, width() - PLOT_MARGIN)
     sizes = [first * (last / first) ** (column / (across - 1)) for column in range(across)]
-    tables = [{row_label(one): one.total_s for one in compare(profiles, size, link)} for size in sizes]
+    tables = [{row_label(price): price.total_s for price in compare(profiles, size, link)} for size in sizes]
     if first == last or min(min(table.values()) for table in tables) <= 0:
         return
-    won = dict.fromkeys(row_label(one) for one in ranges)
+    won = dict.fromkeys(row_label(span) for span in ranges)
     shown_names = [*won, *(name for name in _by_nearness(tables) if name not in won)][:PLOTTED]
-    best = [next(row_label(one) for one in ranges if size <= one.to_bytes + 1) for size in sizes]
+    best = [next(row_label(span) for span in ranges if size <= span.to_bytes + 1) for size in sizes]
     click.echo()
     click.echo("\n".join(plot(sizes, {name: [table[name] for table in tables] for name in shown_names}, best)))
 

@@ -62,16 +62,16 @@ def print_ranking(simulations: list[Simulation]) -> None:
     )
     print_axes(simulations)
     rows, styles = [], []
-    for one in simulations:
-        busiest = one.busiest_link
-        best = len(simulations) > 1 and one.job_time_s(0) == first.job_time_s(0)
+    for run in simulations:
+        busiest = run.busiest_link
+        best = len(simulations) > 1 and run.job_time_s(0) == first.job_time_s(0)
         rows.append(
             [
-                f"{row_label(one)}{BEST if one is first and best else ''}",
-                format_time(one.job_time_s(0)),
-                f"{100 * one.efficiency:.1f} %",
-                format_bandwidth(one.algbw_bytes_per_s),
-                format_bandwidth(one.busbw_bytes_per_s),
+                f"{row_label(run)}{BEST if run is first and best else ''}",
+                format_time(run.job_time_s(0)),
+                f"{100 * run.efficiency:.1f} %",
+                format_bandwidth(run.algbw_bytes_per_s),
+                format_bandwidth(run.busbw_bytes_per_s),
                 ""
                 if busiest is None
                 else f"{shown(busiest.src)} -> {shown(busiest.dst)}, {100 * busiest.utilisation:.1f} %",
@@ -103,15 +103,15 @@ def print_sweep(sizes: list[list[Simulation]], algorithms: int) -> None:
     redop, root = "sum" if schedule.contract.reduces else "none", -1 if schedule.root is None else schedule.root
     echo_comment(f"{first.collective} over {counted(first.ranks, 'rank')} on {shown(first.topology.name)}, simulated")
     several = len(sizes[0]) > 1
-    for line in axes_lines(one for runs in sizes for one in runs):
+    for line in axes_lines(run for runs in sizes for run in runs):
         echo_comment(line)
     echo_comment("" if several or algorithms == 1 else f"the fastest of {algorithms} algorithms at each size")
     rows, best_busbw = [], []
     for runs in sizes:
-        fastest = min(runs, key=lambda one: one.job_time_s(0))
+        fastest = min(runs, key=lambda run: run.job_time_s(0))
         best_busbw.append(fastest.busbw_bytes_per_s / 1e9)
-        for one in runs:
-            size = int(one.size_bytes)
+        for run in runs:
+            size = int(run.size_bytes)
             rows.append(
                 [
                     str(size),
@@ -119,10 +119,10 @@ def print_sweep(sizes: list[list[Simulation]], algorithms: int) -> None:
                     "float",
                     redop,
                     str(root),
-                    f"{one.job_time_s(0) * 1e6:.2f}",
-                    f"{one.algbw_bytes_per_s / 1e9:.2f}",
-                    f"{one.busbw_bytes_per_s / 1e9:.2f}",
-                    f"{row_label(one)}{BEST if several and one is fastest else ''}",
+                    f"{run.job_time_s(0) * 1e6:.2f}",
+                    f"{run.algbw_bytes_per_s / 1e9:.2f}",
+                    f"{run.busbw_bytes_per_s / 1e9:.2f}",
+                    f"{row_label(run)}{BEST if several and run is fastest else ''}",
                 ]
             )
     echo_nccl_table(
@@ -234,14 +234,14 @@ def _print_path(simulation: Simulation) -> None:
 
 
 def _leg(simulation: Simulation, leg: Leg, before: Leg | None) -> str:
-    one = "" if before is None else f"step {before.step}'s {_ends(simulation, before)}"
+    message = "" if before is None else f"step {before.step}'s {_ends(simulation, before)}"
     why = {
         "nothing": "",
-        "data": f"  after {one} arrived",
-        "port": f"  after {one} left its port",
-        "sender": f"  after its sender had sent {one}",
-        "reader": f"  stored after {one} had read the old data",
-        "writer": f"  stored after {one}",
+        "data": f"  after {message} arrived",
+        "port": f"  after {message} left its port",
+        "sender": f"  after its sender had sent {message}",
+        "reader": f"  stored after {message} had read the old data",
+        "writer": f"  stored after {message}",
     }[leg.waited_for]
     job = "" if len(simulation.jobs) == 1 else f" of {simulation.jobs[leg.job].schedule.collective}"
     return (

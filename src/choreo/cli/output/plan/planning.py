@@ -104,11 +104,11 @@ def _line(name: str, words: str) -> None:
 
 def _print_table(planning: Planning) -> None:
     plans = planning.plans
-    cut = [name for name in ("dp", "tp", "pp", "cp", "ep") if any(getattr(one.plan, name) > 1 for one in plans)]
-    cut += ["etp"] * any(one.plan.etp for one in plans)
+    cut = [name for name in ("dp", "tp", "pp", "cp", "ep") if any(getattr(planned.plan, name) > 1 for planned in plans)]
+    cut += ["etp"] * any(planned.plan.etp for planned in plans)
     rows = []
-    for number, one in enumerate(plans, 1):
-        plan, step = one.plan, one.step
+    for number, planned in enumerate(plans, 1):
+        plan, step = planned.plan, planned.step
         schedule = "" if plan.pp == 1 else plan.schedule + (f" x{plan.interleave}" if plan.interleave > 1 else "")
         rows.append(
             [
@@ -123,7 +123,7 @@ def _print_table(planning: Planning) -> None:
                 f"{100 * step.mfu:.1f} %",
                 format_bytes(step.memory_bytes, binary=False) + ("" if step.fits else " (too much)"),
                 f"{100 * step.bubble_s / step.step_time_s:.1f} %",
-                limits(planning, one, 2),
+                limits(planning, planned, 2),
             ]
         )
     columns = [
@@ -159,14 +159,14 @@ def _print_ruled_out(planning: Planning) -> None:
 def _print_launch(job: TrainingJob, plan: Plan) -> None:
     from choreo.plan.launch import launches
 
-    for one in launches(job, plan):
+    for launch in launches(job, plan):
         click.echo()
-        if one.lacks:
-            echo_line(f"{one.program} cannot run it: {'; '.join(one.lacks)}")
+        if launch.lacks:
+            echo_line(f"{launch.program} cannot run it: {'; '.join(launch.lacks)}")
             continue
-        click.echo(f"to run it with {one.program}:")
-        click.echo(_wrapped(one.options))
-        for note in one.notes:
+        click.echo(f"to run it with {launch.program}:")
+        click.echo(_wrapped(launch.options))
+        for note in launch.notes:
             echo_line(f"({note})", label="  ", indent=2)
 
 

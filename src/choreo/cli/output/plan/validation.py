@@ -33,29 +33,30 @@ def print_plan_validation(path: Path | None, *, leave_one_out: bool, as_json: bo
 
     paths = list(FILES) if path is None else [path]
     with Progress("predicting rows") as progress:
-        found = [validate(one, progress=progress) for one in paths]
+        validations = [validate(path, progress=progress) for path in paths]
     if as_json:
-        document = _joined(found)
+        document = _joined(validations)
         if leave_one_out:
             folds, errors = _left_out(paths)
             document["leave_one_out"] = {
                 "folds": [
-                    {"software": one.software, "left_out": one.left_out, "constants": one.constants} for one in folds
+                    {"software": fold.software, "left_out": fold.left_out, "constants": fold.constants}
+                    for fold in folds
                 ],
                 "errors": [group.to_dict() for group in errors],
             }
         echo_json(document)
         return
-    for one in found:
-        _print_rows(one.rows)
-        for skip in one.skipped[:MOST_SKIPPED]:
+    for validation in validations:
+        _print_rows(validation.rows)
+        for skip in validation.skipped[:MOST_SKIPPED]:
             click.echo(f"skipped row {skip.row}: {skip.reason}")
-        if len(one.skipped) > MOST_SKIPPED:
-            click.echo(f"skipped {len(one.skipped) - MOST_SKIPPED} more; --json lists all")
+        if len(validation.skipped) > MOST_SKIPPED:
+            click.echo(f"skipped {len(validation.skipped) - MOST_SKIPPED} more; --json lists all")
         click.echo()
-        _print_groups("mean absolute percentage error", one.groups)
+        _print_groups("mean absolute percentage error", validation.groups)
         click.echo()
-        _print_choices(one.choices)
+        _print_choices(validation.choices)
     if leave_one_out:
         folds, errors = _left_out(paths)
         _print_folds(folds)
@@ -63,9 +64,9 @@ def print_plan_validation(path: Path | None, *, leave_one_out: bool, as_json: bo
         _print_groups("fitted to other sources (or models) only", errors)
 
 
-def _joined(found: list[Validation]) -> dict[str, object]:
+def _joined(validations: list[Validation]) -> dict[str, object]:
     """One file's document as it is; of several, the lists one after another."""
-    documents = [one.to_dict() for one in found]
+    documents = [validation.to_dict() for validation in validations]
     if len(documents) == 1:
         return documents[0]
     joined: dict[str, object] = {}
@@ -164,11 +165,11 @@ def _print_choices(choices: Sequence[Choice]) -> None:
     if not choices:
         return
     click.echo("the plan chosen of those measured, over the best of them")
-    groups = {**grouped(choices, lambda one: f"source: {shown(one.source)}"), "all groups": list(choices)}
+    groups = {**grouped(choices, lambda choice: f"source: {shown(choice.source)}"), "all groups": list(choices)}
     lines = []
     for name, members in groups.items():
         (ratio, lost), (rule, rule_lost) = over_best(members), over_best(members, rule=True)
-        plans = sum(one.plans for one in members)
+        plans = sum(choice.plans for choice in members)
         lines.append([name, str(len(members)), str(plans), _times(ratio), str(lost), _times(rule), str(rule_lost)])
     echo_table(
         [

@@ -143,7 +143,7 @@ def _run(options: dict[str, object], name: str, value: str) -> Planning:
     if field not in changeable:
         from choreo.errors import UnknownNameError
 
-        raise UnknownNameError("quantity", name, [*VARIABLES, *(one.replace("_", "-") for one in changeable)])
+        raise UnknownNameError("quantity", name, [*VARIABLES, *(known.replace("_", "-") for known in changeable)])
     whole = field in {"gpus", "seq", *FIXED} - {"schedule", "recompute", "recompute_modules", "split"}
     if whole and not value.isdigit():
         raise UsageError(f"{value!r} is not a whole number; write --vary {name}=1,2,4")

@@ -23,14 +23,14 @@ class Labelled(Protocol):
         """The axes it was built along: `8x4:direct,ring`."""
 
 
-def row_label(one: Labelled) -> str:
+def row_label(result: Labelled) -> str:
     """The algorithm and the sizes of its axes, which is short enough for a row: `hierarchical 8x4`."""
-    return shown(one.algorithm if one.axes is None else f"{one.algorithm} {one.axes.partition(':')[0]}")
+    return shown(result.algorithm if result.axes is None else f"{result.algorithm} {result.axes.partition(':')[0]}")
 
 
 def axes_lines(rows: Iterable[Labelled]) -> list[str]:
     """What runs along the axes of the rows that have any, each once."""
-    return list(dict.fromkeys(shown(f"{one.algorithm} runs along {one.axes}") for one in rows if one.axes is not None))
+    return list(dict.fromkeys(shown(f"{row.algorithm} runs along {row.axes}") for row in rows if row.axes is not None))
 
 
 def print_axes(rows: Iterable[Labelled]) -> None:

@@ -196,7 +196,7 @@ def _fitting(columns: Sequence[Column], rows: Sequence[Sequence[str | Text]], av
     wide = [_cell_width(columns, rows, number) for number in range(len(columns))]
     # A column whose text is broken needs room for a few words only.
     needed = [min(24, wide[number]) if column.wrap else wide[number] for number, column in enumerate(columns)]
-    return _dropped(columns, [GAP + one for one in needed], available + GAP)
+    return _dropped(columns, [GAP + width for width in needed], available + GAP)
 
 
 def _dropped(columns: Sequence[Column], needed: Sequence[int], available: int) -> list[int]:

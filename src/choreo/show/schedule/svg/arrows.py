@@ -52,23 +52,23 @@ def arrows(
     first = top + (LABEL_HEIGHT if side == "above" else 3)
     last = bottom - (LABEL_HEIGHT if side == "below" else 3)
     crowd = Counter(message.src if side == "above" else message.dst for message in sent)
-    made = []
+    shapes = []
     for message, shift in zip(sent, _shifts(sent, ranks), strict=True):
         color = ADD if message.reduce else COPY
         start, end = (message.src, first), (message.src + shift, last)
         if failing in (message.src, message.dst):
-            made.extend(_strokes(layout, ranks, start, end, stroke=WRONG, width=6, opacity=0.3))
-        made.extend(_strokes(layout, ranks, start, end, stroke=color, width=width, opacity=opacity))
+            shapes.extend(_strokes(layout, ranks, start, end, stroke=WRONG, width=6, opacity=0.3))
+        shapes.extend(_strokes(layout, ranks, start, end, stroke=color, width=width, opacity=opacity))
         label = chunk_label(schedule, message)
         if side and len(label) * 5.4 > layout.pitch / crowd[message.src if side == "above" else message.dst] - 4:
             label = f"{'+' if message.reduce else ''}×{message.chunks}"
         if side == "above":
             x = layout.x(_beside(message.src, crowd[message.src], right=shift > 0))
-            made.append(text(x, top + 11, label, size=10, fill=color, anchor="middle", **HALO))
+            shapes.append(text(x, top + 11, label, size=10, fill=color, anchor="middle", **HALO))
         elif side == "below":
             x = layout.x(_beside(message.dst, crowd[message.dst], right=shift < 0))
-            made.append(text(x, bottom - 4, label, size=10, fill=color, anchor="middle", **HALO))
-    return "".join(made)
+            shapes.append(text(x, bottom - 4, label, size=10, fill=color, anchor="middle", **HALO))
+    return "".join(shapes)
 
 
 def _beside(rank: int, crowd: int, *, right: bool) -> float:
@@ -82,14 +82,14 @@ def _shifts(sent: list[Message], ranks: int) -> list[int]:
     if len(sent) > 2 * ranks:
         return plain
     members = Counter(shift % ranks for shift in plain)
-    made = []
+    shifts = []
     for shift in plain:
         turn = shift % ranks
         if members[turn] != ranks or 2 * turn == ranks:
-            made.append(shift)
+            shifts.append(shift)
         else:
-            made.append(turn if 2 * turn < ranks else turn - ranks)
-    return made
+            shifts.append(turn if 2 * turn < ranks else turn - ranks)
+    return shifts
 
 
 def _strokes(

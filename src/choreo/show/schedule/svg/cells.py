@@ -36,10 +36,10 @@ def cell_paths(cells: list[Cell]) -> str:
         tall = height * (1 if state is not State.PARTIAL else max(0.14, min(share, 0.84)))
         shape = f"M{short(x)} {short(y + height - tall)}h{short(width)}v{short(tall)}h{short(-width)}z"
         fills[color].append(shape)
-    made = [f'<path d="{"".join(shapes)}" fill="{color}"/>' for color, shapes in fills.items()]
+    paths = [f'<path d="{"".join(shapes)}" fill="{color}"/>' for color, shapes in fills.items()]
     if outlines:
-        made.append(f'<path d="{"".join(outlines)}" fill="none" stroke="{WRONG}"/>')
-    return "".join(made)
+        paths.append(f'<path d="{"".join(outlines)}" fill="none" stroke="{WRONG}"/>')
+    return "".join(paths)
 
 
 def frame(x: float, y: float, *, columns: int, rows: int, width: float, height: float, gap: float) -> str:

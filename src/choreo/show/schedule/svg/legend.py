@@ -17,23 +17,23 @@ def promise(schedule: Schedule, layout: PictureLayout, left: float, bottom: floa
     asked = schedule.held_after()
     if np.all(asked[: schedule.ranks]) or (layout.grid.rows > 1 and not layout.grid.square):
         return ""
-    made = []
+    shapes = []
     if layout.grid.square:
         for rank in range(schedule.ranks):
             x, y = (
                 left + layout.x(rank) - layout.cells_width / 2 + rank * layout.cell_width,
                 bottom - layout.cells_height,
             )
-            made.append(
+            shapes.append(
                 f'<rect x="{short(x - 1)}" y="{short(y - 1)}" width="{short(layout.cell_width + 2)}" '
                 f'height="{short(layout.cells_height + 2)}" fill="none" stroke="{INK}" stroke-width="1.2"/>'
             )
-        return "".join(made)
+        return "".join(shapes)
     for rank, row in enumerate(layout.grid.covers(asked)):
         for cell in (index for index, is_asked in enumerate(row) if is_asked):
             x = left + layout.x(rank) - layout.cells_width / 2 + cell * layout.cell_width
-            made.append(line(x, bottom + 3.5, x + layout.cell_width, bottom + 3.5, stroke=INK, width=2))
-    return "".join(made)
+            shapes.append(line(x, bottom + 3.5, x + layout.cell_width, bottom + 3.5, stroke=INK, width=2))
+    return "".join(shapes)
 
 
 def legend(schedule: Schedule, layout: PictureLayout, bands: list[Band]) -> tuple[str, float]:
@@ -65,9 +65,9 @@ def legend(schedule: Schedule, layout: PictureLayout, bands: list[Band]) -> tupl
     if wrong_at_end(schedule, bands[-1].moment).any():
         mark = f'<rect x="0.5" y="-8.5" width="10" height="10" fill="{EMPTY}" stroke="{WRONG}"/>'
         keys.append((mark, "wrong at the end"))
-    x, made = 0.0, []
+    x, entries = 0.0, []
     for mark, words in keys:
         indent = 17 if mark else 0
-        made.append(f'<g transform="translate({short(x)} 0)">{mark}{text(indent, 0.5, words, fill=MUTED)}</g>')
+        entries.append(f'<g transform="translate({short(x)} 0)">{mark}{text(indent, 0.5, words, fill=MUTED)}</g>')
         x += indent + 5.5 * len(words) + 20
-    return "".join(made), x
+    return "".join(entries), x

@@ -84,28 +84,28 @@ def _column(
     words = text(0, HEAD + layout.cells_height / 2 + 4, "start", size=12, font_weight="600")
     if begun is not None:
         words = text(0, HEAD + layout.cells_height / 2 + 4, f"after step {begun}", size=10.5, fill=MUTED)
-    made = [_heads(schedule, layout), _cells(schedule, layout, before.moment, HEAD, fresh=False), words]
+    shapes = [_heads(schedule, layout), _cells(schedule, layout, before.moment, HEAD, fresh=False), words]
     if layout.grid.square and begun is None:
-        made.append(_axes(layout))
+        shapes.append(_axes(layout))
     height, said = HEAD + layout.cells_height, ""
-    made.append(_brackets(bands, height))
+    shapes.append(_brackets(bands, height))
     for band in bands:
         failing = outcome.rank if band.moment.step == outcome.step else None
         below = height + band.height - layout.cells_height
-        made.append(arrows(schedule, layout, band.sent, height, below, failing=failing))
+        shapes.append(arrows(schedule, layout, band.sent, height, below, failing=failing))
         height += band.height
-        made.append(_cells(schedule, layout, band.moment, height - layout.cells_height, fresh=True))
-        made.append(_words(band, height, said, failing=failing is not None))
+        shapes.append(_cells(schedule, layout, band.moment, height - layout.cells_height, fresh=True))
+        shapes.append(_words(band, height, said, failing=failing is not None))
         said = band.words
     last = bands[-1].moment.step if bands else None
     if last == schedule.num_steps - 1:
-        made.append(promise(schedule, layout, 0, height))
-    return _lifelines(layout, HEAD, height) + "".join(made), height
+        shapes.append(promise(schedule, layout, 0, height))
+    return _lifelines(layout, HEAD, height) + "".join(shapes), height
 
 
 def _heads(schedule: Schedule, layout: PictureLayout) -> str:
     """A disc with its number for each rank, a dashed one for each relay, a square for each switch."""
-    made = []
+    shapes = []
     for lane in range(layout.lanes):
         x, root = layout.x(lane), lane == schedule.root
         kind, number = schedule.member_name(lane).split()
@@ -114,9 +114,9 @@ def _heads(schedule: Schedule, layout: PictureLayout) -> str:
         if kind == "switch":
             form = f'rect x="{short(x - 10)}" y="4" width="20" height="20"'
         dashes = ' stroke-dasharray="3 2"' if kind == "relay" else ""
-        made.append(f'<{form} fill="{inside}" stroke="{INK}" stroke-width="1.2"{dashes}/>')
-        made.append(text(x, 18, number, size=11, fill=fill, anchor="middle", font_weight="600"))
-    return "".join(made)
+        shapes.append(f'<{form} fill="{inside}" stroke="{INK}" stroke-width="1.2"{dashes}/>')
+        shapes.append(text(x, 18, number, size=11, fill=fill, anchor="middle", font_weight="600"))
+    return "".join(shapes)
 
 
 def _lifelines(layout: PictureLayout, top: float, bottom: float) -> str:
@@ -133,33 +133,33 @@ def _axes(layout: PictureLayout) -> str:
 
 def _brackets(bands: list[Band], top: float) -> str:
     """At the left of the column a line along each phase, with its name where it starts or, in a new column, goes on."""
-    made, y = [], top
+    shapes, y = [], top
     for number, band in enumerate(bands):
         if band.phase is not None:
             closes = band.moment.step == band.phase.last
             first, last = y + (7 if band.opens else 0), y + band.height - (2 if closes else 0)
-            made.append(line(BRACKET, first, BRACKET, last, stroke=INK, width=1.5))
-            made.extend(
+            shapes.append(line(BRACKET, first, BRACKET, last, stroke=INK, width=1.5))
+            shapes.extend(
                 line(BRACKET, end, BRACKET + 6, end, stroke=INK, width=1.5)
                 for end, ends in ((first, band.opens), (last, closes))
                 if ends
             )
             if band.opens:
-                made.append(text(0, y + 17, band.phase.heading, font_weight="600"))
+                shapes.append(text(0, y + 17, band.phase.heading, font_weight="600"))
             elif number == 0:
-                made.append(text(0, 18, f"{band.phase.collective}, continued", font_weight="600"))
+                shapes.append(text(0, 18, f"{band.phase.collective}, continued", font_weight="600"))
         y += band.height
-    return "".join(made)
+    return "".join(shapes)
 
 
 def _cells(schedule: Schedule, layout: PictureLayout, moment: Moment, top: float, *, fresh: bool) -> str:
     seen = layout.grid.see(moment)
     wrong = layout.grid.touches(wrong_at_end(schedule, moment))
-    grid, made, cells = layout.grid, [], []
+    grid, shapes, cells = layout.grid, [], []
     gap = 1.0 if layout.cell_width >= 6 else 0.6 if layout.cell_width >= 2.5 else 0.2
     for rank in range(layout.lanes):
         left = layout.x(rank) - layout.cells_width / 2
-        made.append(_empty(layout, left, top, gap))
+        shapes.append(_empty(layout, left, top, gap))
         for index in range(len(grid.first)):
             row, column = divmod(index, grid.columns)
             action = Action(int(seen.action[rank, index])) if fresh else Action.NOTHING
@@ -168,7 +168,7 @@ def _cells(schedule: Schedule, layout: PictureLayout, moment: Moment, top: float
             size = (layout.cell_width - gap, layout.cell_height - (gap if grid.rows > 1 else 0))
             state, bad = State(int(seen.state[rank, index])), wrong[rank][index]
             cells.append((x + gap / 2, y + (gap / 2 if grid.rows > 1 else 0), *size, share, state, action, bad))
-    return "".join(made) + cell_paths(cells)
+    return "".join(shapes) + cell_paths(cells)
 
 
 def _empty(layout: PictureLayout, left: float, top: float, gap: float) -> str:
@@ -179,14 +179,14 @@ def _empty(layout: PictureLayout, left: float, top: float, gap: float) -> str:
 def _words(band: Band, bottom: float, said: str, *, failing: bool) -> str:
     lower = PHASE_HEIGHT if band.opens else 0
     y = bottom - band.height + 16 + lower
-    made = [text(0, y, f"step {band.moment.step}", size=12, font_weight="600", fill=WRONG if failing else INK)]
+    shapes = [text(0, y, f"step {band.moment.step}", size=12, font_weight="600", fill=WRONG if failing else INK)]
     if failing:
-        made.append(text(44, y, "✗ wrong here", size=10.5, fill=WRONG))
+        shapes.append(text(44, y, "✗ wrong here", size=10.5, fill=WRONG))
     parts = wrapped(band.words)
     if band.words != said and STEP_HEIGHT + LINE_HEIGHT * len(parts) + lower <= band.height:
         for number, part in enumerate(parts, start=1):
-            made.append(text(0, y + LINE_HEIGHT * number + 1, part, size=10.5, fill=MUTED))
-    return "".join(made)
+            shapes.append(text(0, y + LINE_HEIGHT * number + 1, part, size=10.5, fill=MUTED))
+    return "".join(shapes)
 
 
 def _document(schedule: Schedule, width: float, height: float, body: str) -> str:

@@ -185,7 +185,7 @@ def _sends(schedule: Schedule, moment: Moment) -> list[str]:
     for message in messages(moment.rows):
         label = chunk_label(schedule, message)
         by_sender.setdefault(message.src, {}).setdefault(label, []).append(message.dst)
-    made = []
+    lines = []
     ranks = schedule.ranks
 
     def short(member: int) -> str:
@@ -196,6 +196,6 @@ def _sends(schedule: Schedule, moment: Moment) -> list[str]:
         parts = []
         for label, targets in by_sender.get(src, {}).items():
             everybody = ranks > 2 and len(targets) == others and max(targets) < ranks
-            parts.append(f"{'all' if everybody else ','.join(short(one).strip() for one in targets)}: {label}")
-        made.append(f"{short(src)} → {'  '.join(parts)}" if parts else "")
-    return made
+            parts.append(f"{'all' if everybody else ','.join(short(target).strip() for target in targets)}: {label}")
+        lines.append(f"{short(src)} → {'  '.join(parts)}" if parts else "")
+    return lines

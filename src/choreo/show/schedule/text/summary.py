@@ -70,9 +70,9 @@ def _looked_at(span: Span, rows: int, phases: int) -> list[int]:
     steps = span.last + 1 - span.first
     if steps * phases <= MAX_STEPS and steps * phases * rows <= MAX_ROWS:
         return list(range(span.first, span.last + 1))
-    some = max(2, min(SOME_STEPS, MAX_ROWS // (rows * phases)))
-    spread = {span.first + k * (steps - 1) // (some - 1) for k in range(some)}
-    return sorted(spread | ({span.first + 1} if steps > 1 and some > 2 else set()))
+    shown_steps = max(2, min(SOME_STEPS, MAX_ROWS // (rows * phases)))
+    spread = {span.first + k * (steps - 1) // (shown_steps - 1) for k in range(shown_steps)}
+    return sorted(spread | ({span.first + 1} if steps > 1 and shown_steps > 2 else set()))
 
 
 def _rows(schedule: Schedule, step: int) -> Transfers:

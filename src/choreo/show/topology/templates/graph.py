@@ -48,34 +48,34 @@ def graph_template(dim: int, block: Block, shown: tuple[int, ...], room: Room) -
         ]
     )
     at = placed(edges, half, room.gap * (1.0 if room.single else 0.8))
-    made = Template()
+    template = Template()
     for index, node in enumerate(shown):
         where = (float(at[index, 0]), float(at[index, 1]))
         if node < block.size:
-            made.ports[node] = where
+            template.ports[node] = where
         else:
-            made.switches.append(SwitchShape(dim, node, where, 2 * float(half[index, 0]), HEIGHT))
+            template.switches.append(SwitchShape(dim, node, where, 2 * float(half[index, 0]), HEIGHT))
     for pair in pairs:
         a, b = at[number[pair.a]], at[number[pair.b]]
-        made.wires += wires_of(dim, pair, straight((float(a[0]), float(a[1])), (float(b[0]), float(b[1]))))
-    _leave_out(made, dim, block, shown)
-    return centred(made, room)
+        template.wires += wires_of(dim, pair, straight((float(a[0]), float(a[1])), (float(b[0]), float(b[1]))))
+    _leave_out(template, dim, block, shown)
+    return centred(template, room)
 
 
-def _leave_out(made: Template, dim: int, block: Block, shown: tuple[int, ...]) -> None:
+def _leave_out(template: Template, dim: int, block: Block, shown: tuple[int, ...]) -> None:
     """Dotted ends of the links to nodes that are not shown, and how many of all nodes are."""
     if len(shown) == block.nodes:
         return
-    where = {**made.ports, **{shape.node: shape.at for shape in made.switches}}
+    where = {**template.ports, **{shape.node: shape.at for shape in template.switches}}
     seen = np.zeros(block.nodes, np.bool_)
     seen[list(shown)] = True
     for node in np.unique(block.links.src[seen[block.links.src] & ~seen[block.links.dst]]).tolist():
         (x, y), away = where[node], math.hypot(*where[node]) or 1.0
-        made.dotted.append((dim, straight((x, y), (x + x / away * 44, y + y / away * 44))))
+        template.dotted.append((dim, straight((x, y), (x + x / away * 44, y + y / away * 44))))
     _, _, right, bottom = bounds(where.values())
     first = block.names[shown[0]] if block.names else str(shown[0])
     words = f"the {len(shown)} nodes nearest to {first}, of {block.nodes} in all"
-    made.dots.append(Dots((right / 2, bottom + 44), (8, 0), words))
+    template.dots.append(Dots((right / 2, bottom + 44), (8, 0), words))
 
 
 def switch_width(name: str) -> float:
@@ -156,10 +156,10 @@ def _crossings(at: Floats, edges: Ints) -> float:
     a, b = at[edges[:, 0]], at[edges[:, 1]]
 
     def side(p: Floats, q: Floats, r: Floats) -> Floats:
-        made: Floats = (q[..., 0] - p[..., 0]) * (r[..., 1] - p[..., 1]) - (q[..., 1] - p[..., 1]) * (
+        area: Floats = (q[..., 0] - p[..., 0]) * (r[..., 1] - p[..., 1]) - (q[..., 1] - p[..., 1]) * (
             r[..., 0] - p[..., 0]
         )
-        return made
+        return area
 
     here = side(a[:, None], b[:, None], a[None]) * side(a[:, None], b[:, None], b[None]) < -1e-9
     shared = (edges[:, None, :, None] == edges[None, :, None, :]).any(axis=(2, 3))
@@ -189,21 +189,21 @@ def _turned(at: Floats, edges: Ints) -> Floats:
 
     def turned(angle: float) -> Floats:
         cos, sin = math.cos(angle), math.sin(angle)
-        made: Floats = at @ np.array([[cos, -sin], [sin, cos]])
-        return made
+        rotated: Floats = at @ np.array([[cos, -sin], [sin, cos]])
+        return rotated
 
     def cost(angle: float) -> float:
-        made = turned(angle)
-        along = made[edges[:, 1]] - made[edges[:, 0]]
+        rotated = turned(angle)
+        along = rotated[edges[:, 1]] - rotated[edges[:, 0]]
         askew = np.abs(np.sin(2 * np.arctan2(along[:, 1], along[:, 0]))).mean() if len(edges) else 0.0
-        wide, tall = np.ptp(made, axis=0)
+        wide, tall = np.ptp(rotated, axis=0)
         return round(float(askew) + 0.35 * float(tall / max(wide, 1e-9)), 2)
 
     ways = at[edges[:, 1]] - at[edges[:, 0]]
     angles = [0.0, *np.round(np.arctan2(ways[:, 1], ways[:, 0]), 4).tolist()]
-    made = turned(min((angle + more for angle in angles for more in (0.0, math.pi / 2)), key=cost))
+    rotated = turned(min((angle + more for angle in angles for more in (0.0, math.pi / 2)), key=cost))
     # The first node goes to the top left, as one reads.
-    return made * np.where(made[0] > 1e-3, -1.0, 1.0)
+    return rotated * np.where(rotated[0] > 1e-3, -1.0, 1.0)
 
 
 def _snapped(at: Floats) -> list[Floats]:

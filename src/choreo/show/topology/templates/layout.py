@@ -70,23 +70,23 @@ def _circle(dim: int, block: Block, shown: tuple[int, ...], room: Room) -> Templ
     angles = [turn * at - math.pi / 2 - (turn / 2 if len(slots) == 4 else 0) for at in range(len(slots))]
     rx, ry = _radii(angles, room, chords=block.kind == "fully_connected")
     where = {slot: angle for slot, angle in zip(slots, angles, strict=True) if slot is not None}
-    made = Template(ports={port: (rx * math.cos(angle), ry * math.sin(angle)) for port, angle in where.items()})
+    template = Template(ports={port: (rx * math.cos(angle), ry * math.sin(angle)) for port, angle in where.items()})
     for pair in pairs_of(block, shown):
-        way = straight(made.ports[pair.a], made.ports[pair.b])
+        way = straight(template.ports[pair.a], template.ports[pair.b])
         if block.kind == "ring" and pair.b == pair.a + 1:
             way = arc(where[pair.a], where[pair.a] + turn, rx, ry)
         elif block.kind == "ring":
             way = arc(where[pair.a], where[pair.a] - turn, rx, ry)
-        made.wires += wires_of(dim, pair, way)
+        template.wires += wires_of(dim, pair, way)
     for slot, angle in zip(slots, angles, strict=True):
         if slot is None:
             x, y = rx * math.cos(angle), ry * math.sin(angle)
             step = np.array([-rx * math.sin(angle), ry * math.cos(angle)])
             step *= 8 / np.linalg.norm(step)
-            made.dots.append(Dots((x, y), (float(step[0]), float(step[1])), f"{block.size} in all"))
+            template.dots.append(Dots((x, y), (float(step[0]), float(step[1])), f"{block.size} in all"))
             ends = ((angle - turn, angle - turn * 0.3), (angle + turn * 0.3, angle + turn))
-            made.dotted += [(dim, arc(*end, rx, ry)) for end in ends if block.kind == "ring"]
-    return centred(made, room)
+            template.dotted += [(dim, arc(*end, rx, ry)) for end in ends if block.kind == "ring"]
+    return centred(template, room)
 
 
 def _radii(angles: Sequence[float], room: Room, *, chords: bool) -> Point:
@@ -116,22 +116,22 @@ def _switch(dim: int, block: Block, shown: tuple[int, ...], room: Room) -> Templ
     half = len(slots) if one_row else math.ceil(len(slots) / 2)
     half -= slots[half - 1] is None  # an ellipsis begins a row rather than ends one
     reach = room.height / 2 + drop + SWITCH_HEIGHT / 2
-    made = Template()
+    template = Template()
     for row, y in ((slots[:half], reach if one_row else -reach), (slots[half:], reach)):
         for slot, place in zip(row, places_of(row, room.ellipsis), strict=True):
             if slot is None:
-                made.dots.append(Dots((place * pitch, y), (8, 0), f"{block.size} in all"))
+                template.dots.append(Dots((place * pitch, y), (8, 0), f"{block.size} in all"))
             else:
-                made.ports[slot] = (place * pitch, y)
+                template.ports[slot] = (place * pitch, y)
     inside = np.flatnonzero((block.links.src >= block.size) & (block.links.dst >= block.size))
     note = ""
     bandwidth = block.links.bandwidth_bytes_per_s
     if len(inside) and bandwidth[inside[0]]:
         note = f"oversubscribed {block.size * bandwidth[0] / bandwidth[inside[0]]:.3g} times"
-    ends = [x for x, _ in made.ports.values()]
+    ends = [x for x, _ in template.ports.values()]
     wide = max(ends) - min(ends) + (room.width if room.single else min(room.width, 84.0))
     also = tuple(int(link) for link in inside)
-    made.switches.append(
+    template.switches.append(
         SwitchShape(dim, block.size, ((min(ends) + max(ends)) / 2, 0.0), wide, SWITCH_HEIGHT, note, also)
     )
     pairs = pairs_of(block, (*shown, *range(block.size, block.nodes)))
@@ -141,42 +141,42 @@ def _switch(dim: int, block: Block, shown: tuple[int, ...], room: Room) -> Templ
             tuple(link for pair in pairs if pair.a == port for link in (pair.backward if back else pair.forward))
             for back in (False, True)
         )
-        x, y = made.ports[port]
-        made.wires.append(Wire(dim, up, down, (straight((x, y), (x, 0.0)),)))
-    return centred(made, room)
+        x, y = template.ports[port]
+        template.wires.append(Wire(dim, up, down, (straight((x, y), (x, 0.0)),)))
+    return centred(template, room)
 
 
 def _grid(blocks: list[tuple[int, Block]], shown: list[tuple[int, ...]], room: Room) -> Template:
     """Columns along the first dimension, rows along the second; a ring's ends are joined by an arch."""
-    one = len(blocks) == 1
-    gap = room.gap + (10 if room.single and not one else 0)
+    one_row = len(blocks) == 1
+    gap = room.gap + (10 if room.single and not one_row else 0)
     axes: list[dict[int, float]] = []
-    for positions, side in ((shown[0], room.width), ((0,) if one else shown[1], room.height)):
+    for positions, side in ((shown[0], room.width), ((0,) if one_row else shown[1], room.height)):
         slots = slots_of(positions)
         places = places_of(slots, room.ellipsis)
         axes.append({slot: place * (side + gap) for slot, place in zip(slots, places, strict=True) if slot is not None})
     columns, rows = axes
-    made = Template(ports={x + blocks[0][1].size * y: (columns[x], rows[y]) for y in rows for x in columns})
+    template = Template(ports={x + blocks[0][1].size * y: (columns[x], rows[y]) for y in rows for x in columns})
     for axis, (dim, block) in enumerate(blocks):
         for pair in pairs_of(block, shown[axis]):
             for other, across in axes[1 - axis].items():
                 ends = [_turned((axes[axis][end], across), axis) for end in (pair.a, pair.b)]
                 way = straight(*ends) if pair.b == pair.a + 1 else _wrap(ends, axis, room, gap)
                 low, high = (0, other) if axis == 0 else (other, 0)
-                made.wires += wires_of(dim, pair, way, low=low, high=high)
+                template.wires += wires_of(dim, pair, way, low=low, high=high)
         for before, after in pairwise(shown[axis]):
             if after == before + 1:
                 continue
             for across in axes[1 - axis].values():
                 ends = [_turned((axes[axis][end], across), axis) for end in (before, after)]
-                made.dotted.append((dim, straight(*ends)))
+                template.dotted.append((dim, straight(*ends)))
             lines = list(axes[1 - axis].values())
             half = (axes[axis][before] + axes[axis][after]) / 2
-            made.dots.append(Dots(_turned((half, lines[0]), axis), _turned((8.0, 0.0), axis)))
-    if made.dots:
-        first, sizes = made.dots[0], " x ".join(str(block.size) for _, block in blocks)
-        made.dots[0] = Dots(first.at, first.step, f"{sizes} in all")
-    return centred(made, room)
+            template.dots.append(Dots(_turned((half, lines[0]), axis), _turned((8.0, 0.0), axis)))
+    if template.dots:
+        first, sizes = template.dots[0], " x ".join(str(block.size) for _, block in blocks)
+        template.dots[0] = Dots(first.at, first.step, f"{sizes} in all")
+    return centred(template, room)
 
 
 def _turned(along_across: Point, axis: int) -> Point:

@@ -47,15 +47,15 @@ class _Space:
 
     def lines(self, axis: int) -> Iterator[tuple[int, int]]:
         """The lines along an axis: positions on the two other axes."""
-        one, other = (which for which in range(3) if which != axis)
-        for high in self.axes[other]:
-            for low in self.axes[one]:
+        first, second = (which for which in range(3) if which != axis)
+        for high in self.axes[second]:
+            for low in self.axes[first]:
                 yield low, high
 
     def on(self, axis: int, along: float, across: tuple[int, int]) -> Point:
         """A place on a line along an axis."""
-        one, other = (which for which in range(3) if which != axis)
-        places = [self.axes[one][across[0]], self.axes[other][across[1]]]
+        first, second = (which for which in range(3) if which != axis)
+        places = [self.axes[first][across[0]], self.axes[second][across[1]]]
         places.insert(axis, along)
         return self.at(*places)
 
@@ -72,13 +72,13 @@ def space_template(blocks: list[tuple[int, Block]], shown: list[tuple[int, ...]]
     up = away * (deep + 0.7) + 14.0
     space = _Space(tuple(axes), ((right, 0.0), (right / deep, -away), (0.0, -up)))
     sizes = [block.size for _, block in blocks]
-    made = Template()
+    template = Template()
     for z, height in axes[2].items():
         for x, y in space.lines(2):
-            made.ports[x + sizes[0] * (y + sizes[1] * z)] = space.at(axes[0][x], axes[1][y], height)
+            template.ports[x + sizes[0] * (y + sizes[1] * z)] = space.at(axes[0][x], axes[1][y], height)
         left, front = min(axes[0].values()) - 0.5, min(axes[1].values()) - 0.85
         corners = ((left, front), (-left, front), (-left, -front), (left, -front))
-        made.planes.append(tuple(space.at(x, y, height) for x, y in corners))
+        template.planes.append(tuple(space.at(x, y, height) for x, y in corners))
     for axis, (dim, block) in enumerate(blocks):
         for pair in pairs_of(block, shown[axis]):
             for low, high in space.lines(axis):
@@ -86,11 +86,11 @@ def space_template(blocks: list[tuple[int, Block]], shown: list[tuple[int, ...]]
                 before = (0, low, low + sizes[0] * high)[axis]
                 after = (low + sizes[1] * high, high, 0)[axis]
                 curves = _way(space, axis, (pair.a, pair.b), (low, high))
-                made.wires += wires_of(dim, pair, *curves, low=before, high=after, faint=axis == 2)
-        _leave_out(made, space, axis, dim)
-    if made.dots:
-        made.dots[0] = Dots(made.dots[0].at, made.dots[0].step, f"{' x '.join(map(str, sizes))} in all")
-    return centred(made, room)
+                template.wires += wires_of(dim, pair, *curves, low=before, high=after, faint=axis == 2)
+        _leave_out(template, space, axis, dim)
+    if template.dots:
+        template.dots[0] = Dots(template.dots[0].at, template.dots[0].step, f"{' x '.join(map(str, sizes))} in all")
+    return centred(template, room)
 
 
 def _way(space: _Space, axis: int, ends: tuple[int, int], across: tuple[int, int]) -> tuple[Curve, ...]:
@@ -103,7 +103,7 @@ def _way(space: _Space, axis: int, ends: tuple[int, int], across: tuple[int, int
     return out, back
 
 
-def _leave_out(made: Template, space: _Space, axis: int, dim: int) -> None:
+def _leave_out(template: Template, space: _Space, axis: int, dim: int) -> None:
     """Dotted lines where a row goes on unseen."""
     shown = list(space.axes[axis])
     for before, after in pairwise(shown):
@@ -111,6 +111,6 @@ def _leave_out(made: Template, space: _Space, axis: int, dim: int) -> None:
             continue
         first, last = space.axes[axis][before], space.axes[axis][after]
         for across in space.lines(axis):
-            made.dotted.append((dim, straight(space.on(axis, first, across), space.on(axis, last, across))))
+            template.dotted.append((dim, straight(space.on(axis, first, across), space.on(axis, last, across))))
         if axis == 2:
-            made.dots.append(Dots(space.at(0.0, 0.0, (first + last) / 2), (0, 8)))
+            template.dots.append(Dots(space.at(0.0, 0.0, (first + last) / 2), (0, 8)))

@@ -26,26 +26,26 @@ def tree_template(dim: int, block: Block, shown: tuple[int, ...], room: Room) ->
     spines = (block.switches - groups[0]) // max(1, sum(groups[1:]))
     tree = _Tree(sizes, tuple(spines if level else 1 for level in range(len(sizes))), shown, room, Template())
     tree.place(len(sizes) - 1, 0, 0.0)
-    made, y, first = tree.made, -room.height / 2 - (52.0 if room.single else 58.0), block.size
+    template, y, first = tree.template, -room.height / 2 - (52.0 if room.single else 58.0), block.size
     # Long lines need height, or they run into each other.
-    rise = max(84.0, min(150.0, (made.ports[shown[-1]][0] - made.ports[shown[0]][0]) * 0.09))
+    rise = max(84.0, min(150.0, (template.ports[shown[-1]][0] - template.ports[shown[0]][0]) * 0.09))
     for level, planes in enumerate(tree.planes):
         kept = tree.kept(level)
         for group in tree.groups(level):
-            xs = [made.ports[port][0] for port in tree.ports(level, group)]
+            xs = [template.ports[port][0] for port in tree.ports(level, group)]
             spread = max(WIDTH + BESIDE, min(150.0, (xs[-1] - xs[0]) / len(kept) * 0.8))
             for at, plane in enumerate(kept):
                 x = (xs[0] + xs[-1]) / 2 + (at - (len(kept) - 1) / 2) * spread
-                made.switches.append(SwitchShape(dim, first + group * planes + plane, (x, y), WIDTH, HEIGHT))
+                template.switches.append(SwitchShape(dim, first + group * planes + plane, (x, y), WIDTH, HEIGHT))
             if len(kept) < planes:
                 x = (xs[0] + xs[-1]) / 2 + (len(kept) / 2 - 1) * spread
-                made.dots.append(Dots((x, y), (6, 0), f"{planes} in all", above=True))
+                template.dots.append(Dots((x, y), (6, 0), f"{planes} in all", above=True))
         first += groups[level] * planes
         y -= rise
-    where: dict[int, Point] = {**made.ports, **{shape.node: shape.at for shape in made.switches}}
+    where: dict[int, Point] = {**template.ports, **{shape.node: shape.at for shape in template.switches}}
     for pair in pairs_of(block, where):
-        made.wires += wires_of(dim, pair, straight(where[pair.a], where[pair.b]))
-    return centred(made, room)
+        template.wires += wires_of(dim, pair, straight(where[pair.a], where[pair.b]))
+    return centred(template, room)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class _Tree:
     planes: tuple[int, ...]
     shown: tuple[int, ...]
     room: Room
-    made: Template
+    template: Template
 
     def kept(self, level: int) -> list[int]:
         """Which of a group's switches are drawn."""
@@ -97,7 +97,7 @@ class _Tree:
     def place(self, level: int, group: int, left: float) -> None:
         """Put the ports of a group at their places, its left edge given."""
         if level < 0:
-            self.made.ports[group] = (left + self.room.width / 2, 0.0)
+            self.template.ports[group] = (left + self.room.width / 2, 0.0)
             return
         x = left + (self.width(level, group) - self.ports_width(level, group)) / 2
         before: int | None = None
@@ -105,7 +105,7 @@ class _Tree:
             if before is not None:
                 air = self.air(level, before, part)
                 if part != before + 1:
-                    self.made.dots.append(Dots((x + air / 2, 0.0), (7, 0), f"{math.prod(self.sizes)} in all"))
+                    self.template.dots.append(Dots((x + air / 2, 0.0), (7, 0), f"{math.prod(self.sizes)} in all"))
                 x += air
             self.place(level - 1, part, x)
             x += self.width(level - 1, part)
