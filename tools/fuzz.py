@@ -50,8 +50,8 @@ def case(kind: str, seed: int, number: int, corpus: list[bytes]) -> tuple[bytes,
 def run(content: bytes, file: Path, target: targets.Target) -> str:
     """What is wrong with how a file is read; nothing, if it is read or refused in a sentence."""
     file.write_bytes(content)
-    told = io.StringIO()
-    with warnings.catch_warnings(record=True) as warned, redirect_stdout(told), redirect_stderr(told):
+    printed, told = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()  # as strict as a terminal, the first
+    with warnings.catch_warnings(record=True) as warned, redirect_stdout(printed), redirect_stderr(told):
         warnings.simplefilter("always")
         signal.setitimer(signal.ITIMER_PROF, CPU_S)
         try:
@@ -65,7 +65,8 @@ def run(content: bytes, file: Path, target: targets.Target) -> str:
             return f"traceback: {type(error).__name__}: {str(error)[:100]} at {Path(last.filename).name}:{last.lineno}"
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
-    said = told.getvalue()
+    printed.seek(0)
+    said = printed.read() + told.getvalue()
     if warned:
         return f"warning: {warned[0].category.__name__}: {str(warned[0].message)[:100]}"
     if "not enough memory" in said:

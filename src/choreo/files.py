@@ -8,6 +8,7 @@ the file is refused. The limit is 320 MiB; `--limit 4GiB` or `CHOREO_LIMIT=4GiB`
 from __future__ import annotations
 
 import errno
+import io
 import json
 import math
 import os
@@ -37,6 +38,7 @@ __all__ = [
     "raised_limit",
     "read_bytes",
     "read_text",
+    "unpacked",
     "work_limit",
     "write_bytes",
     "write_text",
@@ -53,7 +55,10 @@ LEAST, MOST = 1e-60, 1e30  # of any figure
 PROPORTION = 32
 MAX_DOTS = 64  # of one key in TOML; Python's parser takes their square in time and memory
 
+PACKED = 100  # how many times smaller gzip makes what is in a trace or a log, at most; what it makes of zeros is 1000
+
 # Possessive, so that the search takes time in proportion to the text.
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")  # of a character outside the basic plane, which JSON escapes as two
 _NAME = r"""(?:(?<![A-Za-z0-9_-])[A-Za-z0-9_-]++|"[^"\n]*+"|'[^'\n]*+')"""
 _DOTTED = re.compile(rf"{_NAME}(?:[ \t]*+\.[ \t]*+{_NAME}){{{MAX_DOTS}}}")
 
@@ -164,6 +169,33 @@ def read_bytes(path: str | Path, limit_bytes: int, what: str, refuse: Refuse = U
     return content
 
 
+def unpacked(data: bytes, path: str | Path, limit_bytes: int, refuse: Refuse = UsageError) -> bytes:
+    """The content of a file that gzip may have packed: at most `limit_bytes`, and in proportion to the file.
+
+    >>> unpacked(b"plain", "a.log", 10)
+    b'plain'
+    """
+    if data[:2] != b"\x1f\x8b":
+        return data
+    import gzip
+    import zlib
+
+    ordinary_bytes = PACKED * len(data)
+    most_bytes = min(limit_bytes, max(ordinary_bytes, work_limit() // PROPORTION))
+    try:
+        with gzip.open(io.BytesIO(data)) as file:
+            inside = file.read(most_bytes + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise refuse(f"{shown(path)} is a damaged gzip file: {error}") from None
+    if len(inside) <= most_bytes:
+        return inside
+    if most_bytes == limit_bytes:
+        raise refuse(f"{shown(path)} is larger than {format_bytes(limit_bytes)} once unpacked")
+    inside_bytes = max(len(inside), int.from_bytes(data[-4:], "little"))  # gzip says how much there is
+    check_work(f"{shown(path)} once unpacked", PROPORTION * inside_bytes, ordinary_bytes, refuse)
+    raise AssertionError("what is above the limit is refused")
+
+
 def _content(path: str | Path, limit_bytes: int) -> bytes:
     with open(path, "rb", opener=_opened) as file:
         content = bytearray()  # a device or a pipe has no size to ask for
@@ -198,9 +230,14 @@ def parse_json(text: str, path: str | Path, refuse: Refuse) -> Any:
     choreo.errors.UsageError: a.json is not JSON: it has NaN, which is not a number there
     """
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        document = json.loads(text, parse_constant=_refuse_constant)
+        if _HALF.search(text):
+            json.dumps(document, ensure_ascii=False).encode()  # raises if one of these halves is alone
+    except UnicodeEncodeError:
+        raise refuse(f"{shown(path)} is not JSON: it has half a character (\\ud800 to \\udfff)") from None
     except (ValueError, RecursionError) as error:  # also a number of more digits than Python reads
         raise refuse(f"{shown(path)} is not JSON: {shown(error)}") from None
+    return document
 
 
 def _refuse_constant(name: str) -> float:

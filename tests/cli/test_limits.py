@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import zipfile
@@ -84,6 +85,7 @@ def test_a_number_in_scientific_notation_is_whole(tmp_path: Path) -> None:
         ("field.json", json.dumps({"name": "a", LONG: 1}), "a topology file has no field `xxxxxxxxxx"),
         ("name.json", json.dumps({"name": LONG, "topology": "ring(4)"}), "name must have at most 200 characters"),
         ("nan.json", '{"name": "a", "nodes": NaN}', "is not JSON: it has NaN"),
+        ("half.json", '{"name": "a", "\\uD800": 1}', "is not JSON: it has half a character"),
     ],
 )
 def test_networks(name: str, text: str, sentence: str, tmp_path: Path) -> None:
@@ -239,3 +241,16 @@ def test_others(name: str, text: str, command: tuple[str, ...], tmp_path: Path) 
     file = tmp_path / name
     file.write_text(text)
     mistake(*(str(file) if one == "FILE" else one for one in command), str(file))
+
+
+def test_a_trace_that_unpacks_out_of_all_proportion(tmp_path: Path) -> None:
+    """70 KB of gzip became 48 MB of JSON, and more than a gigabyte of objects."""
+    bomb, ordinary = tmp_path / "bomb.json.gz", tmp_path / "ordinary.json.gz"
+    bomb.write_bytes(gzip.compress(b'{"traceEvents": [' + b'{"a": 1},' * 6_000_000 + b"{}]}"))
+    told = mistake("trace", "info", str(bomb))
+    assert "bomb.json.gz once unpacked is about" in told and "--limit 2GiB" in told
+    event = b'{"ph": "X", "name": "gemm", "ts": %d, "dur": 7, "cat": "kernel"}'
+    ordinary.write_bytes(
+        gzip.compress(b'{"traceEvents": [' + b", ".join(event % (10 * k) for k in range(5000)) + b"]}")
+    )
+    assert "5000 compute" in fine("trace", "info", str(ordinary), "--limit", "1MiB").out

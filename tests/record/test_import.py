@@ -173,3 +173,6 @@ def test_calls_that_the_inspector_saw_are_samples(tmp_path: Path) -> None:
     file.write_text('{"coll_perf": {}}')
     with pytest.raises(UsageError, match="a line of NCCL's Inspector lacks"):
         read_nccl_inspector(file)
+    file.write_bytes(b"\x1f\x8b\x08" + bytes(100))
+    with pytest.raises(UsageError, match="is a damaged gzip file"):
+        read_nccl_inspector(file)

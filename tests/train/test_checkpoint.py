@@ -155,8 +155,10 @@ def test_a_damaged_checkpoint_is_named_with_what_to_do(saved: Path, tmp_path: Pa
     assert refusal(tmp_path).endswith(f"__0_0.distcp has other contents than were written{older}")
     shard.unlink()
     assert refusal(tmp_path).endswith(f"damaged: __0_0.distcp is missing{older}")
-    (last / "checkpoint.json").write_text("{")
-    assert refusal(tmp_path).endswith(f"damaged: checkpoint.json: it is not what was written{older}")
+    manifest = (last / "checkpoint.json").read_text()
+    for damaged in ("{", manifest.replace("__0_0", "\\ud800")):
+        (last / "checkpoint.json").write_text(damaged)
+        assert refusal(tmp_path).endswith(f"damaged: checkpoint.json: it is not what was written{older}")
     (last / "checkpoint.json").unlink()
     assert refusal(tmp_path).endswith(f"checkpoint.json: No such file or directory{older}")
     shutil.rmtree(last)

@@ -87,7 +87,7 @@ def _value(random: Random) -> Any:
     """A value that JSON may have, ordinary or not."""
     match random.randrange(8):
         case 0:
-            return random.choice((None, True, False, [], {}, "", 0))
+            return random.choice((None, True, False, [], {}, "", 0, "\ud800"))
         case 1 | 2:
             return random.choice(WORDS)
         case 3:

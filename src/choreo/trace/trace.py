@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import gc
-import gzip
-import io
 import json
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from choreo.errors import TraceError, UnknownNameError, UsageError, shown
-from choreo.files import exists, is_folder, read_bytes
+from choreo.files import exists, is_folder, read_bytes, unpacked
 from choreo.trace.assemble import assemble
 from choreo.trace.raw import Findings, RankTrace
 from choreo.workload.execution import ExecutionGraph
@@ -229,16 +226,7 @@ def _groups(groups: Mapping[str, Sequence[int]] | str | Path) -> dict[str, tuple
 
 def _content(path: Path) -> bytes:
     data = read_bytes(path, MAX_FILE_BYTES, "a trace", TraceError)
-    if data[:2] != b"\x1f\x8b":
-        return _no_archive(data, path)
-    try:
-        with gzip.open(io.BytesIO(data)) as file:
-            inside = file.read(MAX_FILE_BYTES + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise TraceError(f"{shown(path)} is a damaged gzip file: {error}") from None
-    if len(inside) > MAX_FILE_BYTES:
-        raise TraceError(f"{shown(path)} is larger than {MAX_FILE_BYTES >> 30} GiB once unpacked")
-    return _no_archive(inside, path)
+    return _no_archive(unpacked(data, path, MAX_FILE_BYTES, TraceError), path)
 
 
 def _no_archive(data: bytes, path: Path) -> bytes:

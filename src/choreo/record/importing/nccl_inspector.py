@@ -6,14 +6,13 @@ file. For an all_gather or a reduce_scatter, the Inspector counts one rank's par
 
 from __future__ import annotations
 
-import gzip
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from choreo.errors import UnknownNameError, UsageError, shown
-from choreo.files import read_bytes
+from choreo.files import read_bytes, unpacked
 from choreo.nccl.names import read_collective
 from choreo.record.importing.nccl_tests import MAX_FILE_BYTES, MOST_S, NcclTest, TimedRow
 
@@ -77,11 +76,4 @@ def _one(record: Any, path: str | Path) -> tuple[str, int, int, float] | None:
 
 
 def _content(path: str | Path) -> bytes:
-    data = read_bytes(path, MAX_FILE_BYTES, "measurements of NCCL")
-    if data[:2] != b"\x1f\x8b":
-        return data
-    try:
-        with gzip.open(path) as file:
-            return file.read(MAX_FILE_BYTES)
-    except (OSError, EOFError) as error:
-        raise UsageError(f"{shown(path)} is a damaged gzip file: {error}") from None
+    return unpacked(read_bytes(path, MAX_FILE_BYTES, "measurements of NCCL"), path, MAX_FILE_BYTES)

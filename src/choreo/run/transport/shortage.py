@@ -129,4 +129,4 @@ def _stack_bytes() -> int:
 
 
 def _mib(length: int) -> str:
-    return f"{length / 2**20:.3g} MiB"
+    return f"{length / 2**20:.3g} MiB" if length >= 1 << 12 or not length else f"{length} bytes"

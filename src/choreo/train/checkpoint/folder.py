@@ -145,6 +145,7 @@ def writing_folder(path: Path, step: int) -> Path:
 def _read(checkpoint: Path, older: str) -> Manifest:
     try:
         found = json.loads(read_text(checkpoint / MANIFEST, MAX_MANIFEST_BYTES, "a checkpoint's manifest"))
+        json.dumps(found, ensure_ascii=False).encode()  # raises if there is half a character, which no name can have
         newer = found["format"]
         if newer > FORMAT:
             raise TrainingError(
