@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import choreo
 import choreo.synthesize.generators.annealed as module
 from choreo.schedule import Schedule, Steps, Transfers
+from choreo.synthesize.annealing.exchanges import Exchanges, roots_of
 from choreo.synthesize.annealing.paths import Paths
 from choreo.synthesize.annealing.search import Plan
 from choreo.synthesize.annealing.trees import Trees
@@ -100,6 +103,36 @@ def test_the_time_of_a_plan_is_that_of_its_simulation(collective: str, monkeypat
     made = list(annealed(problem))[::2]  # those whose messages are received in order
     found = [choreo.simulate(one.schedule, network, "256KiB").time_s for one in made]
     assert found == pytest.approx(planned)
+
+
+@pytest.mark.parametrize("network", ["torus(4x4, 50GB/s, 1us, overhead=100ns)", NETWORKS[2], NETWORKS[1]])
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_roots_exchange_sums_as_planned(network: str, chunks: int) -> None:
+    topology = choreo.get_topology(network)
+    symmetry = symmetry_of(topology)
+    assert symmetry is not None
+    ways, size = Ways.of(topology, symmetry), 32768.0 * topology.num_devices
+    found = list(roots_of(symmetry, 4))
+    assert {len(roots.devices) for roots in found} >= {2, 4}
+    for roots in found:
+        search = Exchanges(ways, 32768 / chunks, chunks, roots)
+        plan = min((search.run(start, 100) for start in search.starts()), key=lambda plan: plan.end_s)
+        schedule = module._with_exchanges(symmetry, search, plan)
+        assert schedule is not None
+        choreo.prove(schedule)
+        found_s = choreo.simulate(replace(schedule, receive_in_order=True), topology, size).time_s
+        assert found_s == pytest.approx(plan.end_s, rel=0.15)
+
+
+def test_neighbours_as_roots_make_an_all_reduce_shorter() -> None:
+    topology = choreo.get_topology("torus(4x4, 50GB/s, 10us, overhead=100ns)")
+    symmetry = symmetry_of(topology)
+    assert symmetry is not None
+    ways = Ways.of(topology, symmetry)
+    four = next(roots for roots in roots_of(symmetry, 4) if len(roots.devices) == 4)
+    away = Trees(ways, 256, 1)
+    # In to one root and out again, four hops each; by four neighbours two hops less.
+    assert Exchanges(ways, 256, 1, four).starts()[0].end_s < 2 * away.direct().end_s - 15e-6
 
 
 def test_networks_without_rings_to_pass_are_left_to_others() -> None:

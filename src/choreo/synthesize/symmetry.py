@@ -18,7 +18,7 @@ from choreo.schedule import Steps, Transfers
 from choreo.synthesize.network import Hops
 from choreo.topology import Topology
 from choreo.topology.blocks import Block
-from choreo.topology.graph import Floats, Ints
+from choreo.topology.graph import Bools, Floats, Ints
 
 __all__ = ["Lane", "Symmetry", "symmetry_of", "translated_rows"]
 
@@ -99,29 +99,32 @@ def translated_rows(
     chunk: Ints,
     chunk_of: Callable[[Ints], Ints],
     num_chunks: int,
+    reduce: Bools | None = None,
 ) -> Steps:
     """What device 0 does at these starts, translated to every device.
 
-    `chunk_of` maps a column of device 0's chunks to rows: the chunk's number for every device.
+    `chunk_of` maps a column of device 0's chunks to rows: the chunk's number for every device. `reduce` says what is
+    added to what is there: nothing by default.
     """
     devices = symmetry.devices
     moments, step = np.unique(start_s, return_inverse=True)
     order = np.argsort(step, kind="stable")
     step, src, dst, chunk = step[order].astype(np.int64), src[order], dst[order], chunk[order]
     first = np.searchsorted(step, np.arange(len(moments) + 1))
+    adds = np.zeros(len(step), np.bool_) if reduce is None else reduce[order]
     origin = np.arange(devices)
 
     def rows(low: int, high: int) -> Transfers:
         these = slice(int(first[low]), int(first[high]))
-        flags = np.zeros((these.stop - these.start) * devices, np.bool_)
+        count = (these.stop - these.start) * devices
         return Transfers(
             np.repeat(step[these], devices),
             symmetry.shifted(src[these][:, None], origin).reshape(-1),
             symmetry.shifted(dst[these][:, None], origin).reshape(-1),
             chunk_of(chunk[these][:, None]).reshape(-1),
-            np.ones(len(flags), np.int64),
-            flags,
-            flags,
+            np.ones(count, np.int64),
+            np.repeat(adds[these], devices),
+            np.zeros(count, np.bool_),
         )
 
     return Steps(devices, num_chunks, len(moments), rows)

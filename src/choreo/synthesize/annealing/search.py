@@ -34,6 +34,8 @@ LATE = 0.5
 MOVED, MOVED_ALL = 0.2, 0.05
 # By which factor the longest message that is made of several chunks changes.
 LONGER = 0.5
+# A plan costs its time plus the mean of its arrivals in this power: many late messages are worse than one.
+LATENESS = 6.0
 
 Shape = TypeVar("Shape")
 
@@ -108,17 +110,23 @@ class Search(ABC, Generic[Shape]):
 
     def run(self, plan: Plan[Shape], plans: int) -> Plan[Shape]:
         """The best of so many plans."""
-        best = plan
+        best, cost_s = plan, self._cost_s(plan)
         for number in range(plans):
             warmth = plan.end_s * WARM * (COLD / WARM) ** (number / plans)
             changed = self._changed(plan)
             if changed is None:
                 continue
-            if changed.end_s <= plan.end_s or self.rng.random() < math.exp((plan.end_s - changed.end_s) / warmth):
-                plan = changed
+            other_s = self._cost_s(changed)
+            if other_s <= cost_s or self.rng.random() < math.exp((cost_s - other_s) / warmth):
+                plan, cost_s = changed, other_s
             if plan.end_s < best.end_s:
                 best = plan
         return best
+
+    def _cost_s(self, plan: Plan[Shape]) -> float:
+        """What is made less: plans that end equally late are not equally good."""
+        late = self.arrived_s(plan) / plan.end_s
+        return plan.end_s * (1 + math.pow(float(np.mean(late**LATENESS)), 1 / LATENESS))
 
     def arrived_s(self, plan: Plan[Shape]) -> Floats:
         """When each message would have arrived, if none were made of several."""

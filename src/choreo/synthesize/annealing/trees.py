@@ -12,6 +12,8 @@ __all__ = ["Trees"]
 
 # How often a new parent is one of the nearest: of so many, and of those as near.
 NEAR, NEIGHBOURS = 0.7, 8
+# How often a message changes to the way of another one at the same time, so that both may be one.
+JOIN = 0.3
 
 
 class Trees(Search[Ints]):
@@ -25,13 +27,12 @@ class Trees(Search[Ints]):
         self.chunks, self.inward = chunks, inward
         self.child = np.tile(np.arange(1, self.devices), chunks)
         self.first = np.repeat(np.arange(chunks) * (self.devices - 1), self.devices - 1)
-        nearest = np.sort(ways.latency_s)[: min(NEIGHBOURS, self.devices - 1)]
-        near = np.flatnonzero(ways.latency_s <= nearest[-1]) + 1
-        self.near = [np.flatnonzero(np.isin(ways.offset_of[device], near)) for device in range(self.devices)]
+        self.near = ways.nearest(NEIGHBOURS)
 
     def direct(self) -> Plan[Ints]:
         """Everything goes straight from device 0, or to it, the farthest first."""
-        return self.planned(np.zeros(len(self.child), np.int64), np.tile(-self.ways.latency_s, self.chunks))
+        order = np.tile(-self.ways.latency_s, self.chunks)
+        return self.planned(np.zeros(len(self.child), np.int64), order, float(self.takes_s.sum()))
 
     def turned(self, plan: Plan[Ints], ends_s: Floats) -> Plan[Ints]:
         """The trees of a plan the other way round: first goes what ends last there."""
@@ -59,15 +60,21 @@ class Trees(Search[Ints]):
         """Another parent for one device; None if that gets the chunk from it."""
         rng, parent, order = self.rng, plan.shape, plan.order
         one = self._chosen(plan)
-        near = rng.random() < NEAR
-        other = int(rng.choice(self.near[self.child[one]]) if near else rng.integers(self.devices))
+        joined = int(rng.integers(len(parent))) if rng.random() < JOIN else -1
+        if joined >= 0:
+            offset_of = self.ways.offset_of
+            ways = offset_of[:, self.child[one]] if self.inward else offset_of[self.child[one]]
+            other = int(np.flatnonzero(ways == plan.way[joined] + 1)[0])
+        else:
+            near = rng.random() < NEAR
+            other = int(rng.choice(self.near[self.child[one]]) if near else rng.integers(self.devices))
         if self._descends(parent, other, one):
             return None
         parent = parent.copy()
         parent[one] = other
-        if rng.random() < 0.5:
+        if joined >= 0 or rng.random() < 0.5:
             order = order.copy()
-            order[one] = rng.random() * plan.end_s
+            order[one] = plan.start_s[joined] if joined >= 0 else rng.random() * plan.end_s
         return parent, order
 
     def _chosen(self, plan: Plan[Ints]) -> int:

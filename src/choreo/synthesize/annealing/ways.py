@@ -35,6 +35,12 @@ class Ways:
     num_lanes: int
     offset_of: Ints
 
+    def nearest(self, count: int) -> list[Ints]:
+        """For each device the nearest others: so many, and those as near."""
+        most_s = np.sort(self.latency_s)[: min(count, len(self.latency_s))][-1]
+        near = np.flatnonzero(self.latency_s <= most_s) + 1
+        return [np.flatnonzero(np.isin(offsets, near)) for offsets in self.offset_of]
+
     @staticmethod
     def of(topology: Topology, symmetry: Symmetry) -> Ways:
         """The ways of a topology that has this symmetry."""

@@ -2,7 +2,8 @@
 
 Hop by hop a chunk pays the overhead of a message and its bytes at every device; straight along its route it pays them
 once, but keeps all links of the route busy. Which chunk should do what depends on everything else, so simulated
-annealing decides: trees for all_gather, in reverse for reduce_scatter, and both for all_reduce; paths for all_to_all.
+annealing decides: trees for all_gather, in reverse for reduce_scatter, and both for all_reduce, also with several roots
+that exchange their sums; paths for all_to_all.
 What it plans for one device every other does as well, shifted.
 """
 
@@ -15,6 +16,7 @@ from typing import TypeVar
 import numpy as np
 
 from choreo.schedule import Schedule, Steps, backwards, then
+from choreo.synthesize.annealing.exchanges import Exchanges, roots_of
 from choreo.synthesize.annealing.paths import Path, Paths
 from choreo.synthesize.annealing.search import Plan, Search
 from choreo.synthesize.annealing.trees import Trees
@@ -35,12 +37,19 @@ LEAST_RING = 4
 CHUNKS, MOST_DEVICES = (1, 2), 256
 # How many plans are tried for one number of chunks: so many, or so many for each of their messages, or as many as have
 # so many messages in all. With a low effort a fraction of that.
-PLANS, PLANS_A_MESSAGE, MESSAGES = 30_000, 500, 4 << 20
+PLANS, PLANS_A_MESSAGE, MESSAGES = 40_000, 1_500, 8 << 20
 LOW_EFFORT = 0.1
 # How many times as long a plan takes without the compiled loop.
 SLOWER = 50
 # The part of them that goes to the first try of each start.
 FIRST = 0.3
+# How many times as many are tried where one kind of trees is looked for, and not two.
+ONE_KIND = 2.0
+
+# Several roots of a share: so many at most, on so many devices; the parts of all plans that go to each start, and to
+# the best of them.
+MOST_ROOTS, MOST_EXCHANGING = 4, 128
+FEW, EXCHANGES = 0.03, 0.3
 
 Shape = TypeVar("Shape")
 
@@ -80,6 +89,48 @@ def _gathered(problem: Problem, symmetry: Symmetry, ways: Ways) -> Iterator[Sche
         if problem.collective != "reduce_scatter":
             parts.append(gathered(symmetry, _spread(away, plan, away.turns(plan))))
         yield then(*parts) if len(parts) > 1 else parts[0]
+        if problem.collective == "all_reduce" and problem.ranks <= MOST_EXCHANGING:
+            yield from _exchanged_sums(problem, symmetry, ways, chunks)
+
+
+def _exchanged_sums(problem: Problem, symmetry: Symmetry, ways: Ways, chunks: int) -> Iterator[Schedule]:
+    """By several roots of each share, which exchange their sums."""
+    chunk_bytes, part = problem.size_bytes / problem.ranks / chunks, _part(problem)
+    tried = []
+    for roots in roots_of(symmetry, MOST_ROOTS):
+        search = Exchanges(ways, chunk_bytes, chunks, roots)
+        tried += [(search.run(start, int(_most(search, start) * FEW * part)), search) for start in search.starts()]
+    if not tried:
+        return
+    plan, search = min(tried, key=lambda found: found[0].end_s)
+    plan = search.run(plan, int(_most(search, plan) * part * EXCHANGES))
+    schedule = _with_exchanges(symmetry, search, plan)
+    if schedule is not None:
+        yield schedule
+
+
+def _with_exchanges(symmetry: Symmetry, search: Exchanges, plan: Plan[Ints]) -> Schedule | None:
+    """What device 0 does with its share, for every device; None if its messages have no order."""
+    when = search.steps(plan)
+    if when is None:
+        return None
+    origin = np.arange(symmetry.devices)
+
+    def chunk_of(chunk: Ints) -> Ints:
+        return origin * search.chunks + chunk
+
+    src, dst = search.ends(plan.shape)
+    steps = translated_rows(
+        symmetry,
+        when,
+        src=src,
+        dst=dst,
+        chunk=search.chunk,
+        chunk_of=chunk_of,
+        num_chunks=symmetry.devices * search.chunks,
+        reduce=search.reduces,
+    )
+    return Schedule("all_reduce", steps)
 
 
 def _exchanged(problem: Problem, symmetry: Symmetry, ways: Ways) -> Iterator[Schedule]:
@@ -113,23 +164,28 @@ def _translated(search: Paths, plan: Plan[tuple[Path, ...]]) -> Steps:
 
 def _part(problem: Problem) -> float:
     """The part of all plans that is tried."""
-    return LOW_EFFORT if problem.effort == "low" else 1.0
+    part = 1.0 if problem.collective == "all_reduce" else ONE_KIND
+    return LOW_EFFORT * part if problem.effort == "low" else part
 
 
 def _best(search: Search[Shape], starts: Sequence[Plan[Shape]], part: float) -> Plan[Shape]:
-    """The best plan, after a few changes to each start and many to the best of them."""
-    messages = MESSAGES if search.is_compiled else MESSAGES // SLOWER
-    each = max(len(plan.way) for plan in starts)
-    most = int(part * min(PLANS, PLANS_A_MESSAGE * each, messages // each))
+    """The best plan, after some changes to each start and more to the best of them."""
+    most = int(part * max(_most(search, plan) for plan in starts))
     tried = [search.run(start, int(most * FIRST)) for start in starts]
     return search.run(min(tried, key=lambda plan: plan.end_s), most)
+
+
+def _most(search: Search[Shape], plan: Plan[Shape]) -> int:
+    """How many plans of so many messages are tried."""
+    messages, each = MESSAGES if search.is_compiled else MESSAGES // SLOWER, len(plan.way)
+    return min(PLANS, PLANS_A_MESSAGE * each, messages // each)
 
 
 def _given(search: Trees, plan: Spread) -> Plan[Ints]:
     """The trees of hops as a plan."""
     task = plan.chunk * (search.devices - 1) + plan.dst - 1
     order = np.argsort(task)
-    return search.planned(plan.src[order], plan.start_s[order])
+    return search.planned(plan.src[order], plan.start_s[order], float(search.takes_s.sum()))
 
 
 def _spread(search: Trees, plan: Plan[Ints], turns: Ints) -> Spread:
