@@ -34,6 +34,24 @@ def test_calls_that_try_both_ways(jobs: Callable[[int], Job], ranks: int, count:
     jobs(ranks).run(many_large_calls, count)
 
 
+def few_calls_larger_than_the_caches(comm: Communicator, count: int) -> None:
+    p, rank = comm.world_size, comm.rank
+    ramp = np.arange(count, dtype=np.float32) % 1000
+    total = p * ramp + p * (p - 1) // 2
+    for _ in range(3):
+        x, y = ramp + rank, np.zeros(count, np.float32)
+        comm.all_reduce(x, out=y)
+        assert (y == total).all()
+        assert (x == ramp + rank).all()
+        comm.all_reduce(x)
+        assert (x == total).all()
+
+
+def test_results_larger_than_the_caches(jobs: Callable[[int], Job]) -> None:
+    """They are stored past the caches, or not if what they replace has just been staged."""
+    jobs(2).run(few_calls_larger_than_the_caches, (4 << 20) + 5)
+
+
 def test_rounding_does_not_decide_how_data_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is staged is rounded up to cache lines, which must not make it dearer than reading a peer's memory."""
     monkeypatch.setattr(os, "cpu_count", lambda: 2)

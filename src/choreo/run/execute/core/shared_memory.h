@@ -107,7 +107,7 @@ static int transfer(Endpoint *here, const Task *task, const Op *op, Source sourc
     int scratch = op->kind == TO_SCRATCH, outcome;
     if (source.data) {
         if (scratch) copy_bytes(here->scratch + op->at + at, source.data + at, length);
-        else if (task->uncached && !(op->flags & REDUCE)) stream_bytes(task->work + op->at + at, source.data + at, length, !source.staged);
+        else if (task->uncached && !task->cached && !(op->flags & REDUCE)) stream_bytes(task->work + op->at + at, source.data + at, length, !source.staged);
         else store(task, op, source.data + at, at, length);
         return OK;
     }

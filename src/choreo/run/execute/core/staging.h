@@ -10,8 +10,8 @@
 #define LARGE_CALL ((size_t)64 << 10)   /* a call that moves more bytes releases the GIL at once */
 #define WARM 2                          /* parts that do not count after a change: the slots still hold what the other way left */
 #define TIMED 8                         /* parts that count, but for the slowest: another program may have had the core */
-#define BETWEEN 512                     /* parts from the start of one trial to that of the next */
-#define EARLY 128                       /* likewise, before the first so many as BETWEEN */
+#define BETWEEN 1024                    /* parts from the start of one trial to that of the next: the worse way may take three times as long */
+#define EARLY 128                       /* parts before the second trial */
 #define WORTH 1.3                       /* a rank that receives nothing may take so many times as long, because its readers gain */
 
 /* Stage a range through the caches, or past them. */
@@ -22,7 +22,10 @@ static void stage_bytes(const Task *task, char *to, const char *from, size_t len
 }
 
 /* How far a part is in what begins with a trial. */
-static uint32_t trial_part(const Staging *staging) { return staging->parts % (staging->parts < BETWEEN ? EARLY : BETWEEN); }
+static uint32_t trial_part(const Staging *staging) {
+    uint32_t parts = staging->parts % BETWEEN;
+    return staging->parts < BETWEEN && parts >= EARLY ? parts - EARLY : parts;
+}
 
 /* A part begins: which way does it stage? */
 static void begin_staging(Task *task) {
@@ -32,6 +35,8 @@ static void begin_staging(Task *task) {
     if (!task->learns) return;
     uint32_t at = trial_part(staging);
     task->through = at < 2 * (WARM + TIMED) ? at >= WARM + TIMED : staging->through;
+    /* Where a result replaces what was staged a moment ago, the own caches hold its lines, and memory is what cores share. */
+    task->cached = !task->through && task->program->grain && task->input == task->work;
     staging->began = now_ns();
 }
 

@@ -101,6 +101,7 @@ typedef struct {
     char *input, *work, *stage; /* stage: the staging slot in use */
     size_t slot;
     int uncached; /* the result is larger than the caches, and is written past them */
+    int cached;   /* all the same, the caches hold what this part replaces */
     int shared;   /* peers read the work in place, so that their caches hold it */
     int learns;   /* whether the time of this part says how to stage */
     int through;  /* this part is staged through the caches */
