@@ -98,6 +98,27 @@ def test_a_deadline_ends_a_wait_and_is_reported(kinds: str) -> None:
     assert told[2] == 1
 
 
+@pytest.mark.parametrize("kind", BOTH)
+def test_a_deadline_ends_a_send_to_a_peer_that_reads_in_trickles(kind: bool) -> None:
+    done = mmap.mmap(-1, 1)  # shared with the ranks, which are forks
+
+    def body(rank: Rank) -> Any:
+        if rank.rank == 1:
+            while not done[0]:
+                for stream in rank.peers[0][3]:
+                    os.read(stream, 1 << 10)
+                time.sleep(0.0005)
+            return None
+        x = np.ones(16 << 20, np.float32)
+        linear = build("broadcast", "linear", 2)
+        failed = rank.collective(linear, len(x), x, x, item=4, dtype=FLOAT32, timeout_s=0.5)
+        done[0] = 1
+        return failed
+
+    failed, _ = run_ranks((kind, kind), body, hosts=(0, 1), sealed=False)
+    assert failed[0] == TIMED_OUT
+
+
 @pytest.mark.parametrize("hosts", ["one host", "three hosts", "two hosts"])
 @pytest.mark.parametrize("kinds", KINDS)
 def test_a_death_is_noticed(kinds: str, hosts: str) -> None:

@@ -59,22 +59,9 @@ static int check_frame(Endpoint *here, const Op *op, const Frame *frame, size_t 
     return OK;
 }
 
-/* Nothing came. Try again a few times before sleeping, because the data is often on its way; but not where a yield hands the core
- * to somebody else's program, which keeps it for milliseconds. */
+/* Nothing came. */
 static int wait_for_stream(Endpoint *here, int *tries, int peer, unsigned streams, double deadline) {
-    ask_for_short_slice();
-    if (++*tries * 16 < here->spins && *tries <= here->yields) {
-        yield_core(here);
-        return OK;
-    }
-    try_yields_again(here);
-    return wait_for_sockets(here, peer, streams, peer, deadline);
-}
-
-/* Something came. If it did so after a few yields, they have paid off. */
-static void note_arrival(Endpoint *here, int *tries) {
-    if (*tries && *tries <= here->yields) yields_have_paid_off(here);
-    *tries = 0;
+    return may_try_again(here, tries) ? OK : wait_for_sockets(here, peer, streams, peer, deadline);
 }
 
 static void store_received(Endpoint *here, const Task *task, const Op *op, const char *data, size_t at, size_t length) {
@@ -97,7 +84,7 @@ static int receive_small(Endpoint *here, const Task *task, const Op *op) {
             checked = 1;
         }
         if (have == whole) break;
-        if (got) note_arrival(here, &tries);
+        if (got) note_progress(here, &tries);
         if (here->pending && (outcome = write_all(here))) return outcome;
         if (!got && (outcome = wait_for_stream(here, &tries, op->peer, 1, task->deadline_s))) return outcome;
     }
@@ -161,7 +148,7 @@ static int receive_from_socket(Endpoint *here, const Task *task, const Op *op) {
         }
         /* Write as well: what we send must not wait until the peer has sent everything. */
         if (here->pending && (outcome = write_all(here))) return outcome;
-        if (moved) note_arrival(here, &tries);
+        if (moved) note_progress(here, &tries);
         else if (open && (outcome = wait_for_stream(here, &tries, op->peer, open, task->deadline_s))) return outcome;
         if (round % 256 == 0 && (outcome = check_health(here, op->peer, task->deadline_s, &culprit)))
             return give_up(here, outcome, culprit);

@@ -66,7 +66,7 @@ static int write_sealed(Endpoint *here, int peer, Stream *stream) {
             if (!seal->out_end) break;
         }
         ssize_t sent = send(stream->fd, seal->out + seal->out_at, seal->out_end - seal->out_at, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (sent >= 0) seal->out_at += (size_t)sent;
+        if (sent >= 0) seal->out_at += (size_t)sent, here->written += (uint64_t)sent;
         else if (errno == EAGAIN || errno == EWOULDBLOCK) return OK;
         else if (errno != EINTR) return lose_peer(here, peer);
     }
@@ -88,6 +88,7 @@ static int write_stream(Endpoint *here, int peer, Stream *stream) {
             if (errno == EINTR) continue;
             return lose_peer(here, peer);
         }
+        here->written += (uint64_t)sent;
         while (stream->written < stream->queued) {
             struct iovec *range = &stream->queue[stream->written];
             size_t part = (size_t)sent < range->iov_len ? (size_t)sent : range->iov_len;
@@ -143,12 +144,6 @@ static int wait_for_sockets(Endpoint *here, int reading, unsigned streams, int p
     if (outcome) return outcome;
     outcome = check_health(here, peer, deadline, &culprit);
     return outcome ? give_up(here, outcome, culprit) : OK;
-}
-
-static int wait_written(Endpoint *here, int peer, uint32_t number, double deadline) {
-    int outcome = OK;
-    while (!outcome && !has_written(&here->peers[peer], number)) outcome = wait_for_sockets(here, -1, 0, peer, deadline);
-    return outcome;
 }
 
 static int count_stripes(size_t length, int num_streams) {

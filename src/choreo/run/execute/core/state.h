@@ -44,6 +44,7 @@ typedef struct {
     Peer *peers;
     struct pollfd *polled_peers, *polled_streams;
     int *polled_ranks, pending; /* pending: streams that have something to write */
+    uint64_t written;           /* bytes that sockets have taken */
     char *scratch, *buffer, *stream_buffers;
     size_t scratch_room;
     uint64_t call, done, chain;

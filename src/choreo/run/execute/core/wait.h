@@ -120,6 +120,24 @@ static void yields_have_paid_off(Endpoint *here) {
     if (here->yields >= YIELDS) here->trial = FIRST_TRIAL;
 }
 
+/* Nothing came through a socket, or there is no room in it. Try again a few times before sleeping, because the peer is
+ * most likely at work; but not where a yield hands the core to somebody else's program, which keeps it for milliseconds. */
+static int may_try_again(Endpoint *here, int *tries) {
+    ask_for_short_slice();
+    if (++*tries * 16 < here->spins && *tries <= here->yields) {
+        yield_core(here);
+        return 1;
+    }
+    try_yields_again(here);
+    return 0;
+}
+
+/* Something moved. If it did so after a few yields, they have paid off. */
+static void note_progress(Endpoint *here, int *tries) {
+    if (*tries && *tries <= here->yields) yields_have_paid_off(here);
+    *tries = 0;
+}
+
 /* Before the first sleep of a wait: how often it yields in the next one. */
 static void prepare_to_sleep(Endpoint *here, int peer) {
     here->peers[peer].wary = WARY_SENDS;
@@ -178,6 +196,19 @@ static inline int wait_for(Endpoint *here, const _Atomic uint64_t *counter, uint
 
 /* A message of this call as counters have it. */
 static inline uint64_t counter_of(const Endpoint *here, uint64_t number) { return here->call << MESSAGE_BITS | number; }
+
+/* Wait until the system has taken all up to this message. */
+static int wait_written(Endpoint *here, int peer, uint32_t number, double deadline) {
+    int outcome = OK, tries = 0, culprit;
+    for (unsigned round = 1; !outcome && !has_written(&here->peers[peer], number); round++) {
+        uint64_t before = here->written;
+        outcome = may_try_again(here, &tries) ? write_all(here) : wait_for_sockets(here, -1, 0, peer, deadline);
+        if (here->written != before) note_progress(here, &tries);
+        if (!outcome && round % 256 == 0 && (outcome = check_health(here, peer, deadline, &culprit)))
+            return give_up(here, outcome, culprit);
+    }
+    return outcome;
+}
 
 /* Wait until what this operation overwrites has been read. */
 static int wait_guards(Endpoint *here, const Task *task, const Op *op) {
