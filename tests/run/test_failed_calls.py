@@ -61,7 +61,7 @@ MISTAKES: list[tuple[str, Callable[[Communicator], object], str]] = [
     ),
     ("shrink's timeout", lambda c: c.shrink(timeout="soon"), "'soon' is not a time"),
     ("text of no time", lambda c: c.barrier(timeout="0s"), "timeout must be a finite"),
-    ("text without a unit", lambda c: c.barrier(timeout="30"), "30 what"),
+    ("text without a unit", lambda c: c.barrier(timeout="30"), "its unit is missing; write 30us or 30s"),
     ("grow's timeout", lambda c: c.grow(timeout=-1), "timeout must be a finite"),
     ("no end", lambda c: c.all_reduce(ones.copy(), timeout=float("inf")), "timeout must be a finite"),
     ("beyond numbers", lambda c: c.all_reduce(ones.copy(), timeout=10**400), "timeout must be a finite"),
