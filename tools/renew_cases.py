@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import re
-import shlex
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 BLOCK = re.compile(r"(?<=^```console\n)(.*?)(?=^```$)", re.DOTALL | re.MULTILINE)
@@ -62,12 +63,22 @@ def renew(document: Path) -> str:
         made = ""
         for command in re.split(r"^\$ ", match[1], flags=re.MULTILINE)[1:]:
             line, _, expected = command.partition("\n")
-            words = [sys.executable, "-m", "choreo", *shlex.split(line)[1:]]
-            ran = subprocess.run(words, capture_output=True, text=True, check=False)
-            made += f"$ {line}\n" + renewed(expected, ran.stdout + ran.stderr)
+            ran = subprocess.run(
+                line,
+                shell=True,
+                cwd=folder,
+                env=found_here,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                check=False,
+            )
+            made += f"$ {line}\n" + renewed(expected, ran.stdout)
         return made
 
-    return BLOCK.sub(block, document.read_text(encoding="utf-8"))
+    found_here = {**os.environ, "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))}
+    with tempfile.TemporaryDirectory() as folder:
+        return BLOCK.sub(block, document.read_text(encoding="utf-8"))
 
 
 def main() -> None:
