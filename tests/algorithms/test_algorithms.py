@@ -71,6 +71,8 @@ def test_the_library_has_what_it_must() -> None:
         "linear": rooted,
         "hierarchical": {*sharded, "broadcast"},
         "in_network": {*sharded, "broadcast", "reduce"},
+        "translated": sharded,
+        "bine": rooted | sharded,
     }
     for name, collectives in must.items():
         assert collectives <= names[name], name

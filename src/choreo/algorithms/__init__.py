@@ -3,7 +3,7 @@
 A module here whose name does not start with an underscore is an algorithm of that name. Adding one is adding a file.
 """
 
-from choreo.algorithms._axes import BLOCK_ALGORITHM, Axes, axes_of, parse_axes, squarest
+from choreo.algorithms._axes import BLOCK_ALGORITHM, Axes, AxesLike, axes_for, axes_of, parse_axes, squarest
 from choreo.algorithms._build import build
 from choreo.algorithms._cost import Cost
 from choreo.algorithms._load import load_algorithms
@@ -16,9 +16,11 @@ __all__ = [
     "POWER_OF_TWO",
     "Algorithm",
     "Axes",
+    "AxesLike",
     "Cost",
     "Requirement",
     "algorithm",
+    "axes_for",
     "axes_of",
     "build",
     "get_algorithm",

@@ -6,13 +6,14 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from choreo.checks import MAX_RANKS, whole_number
 from choreo.errors import UsageError
 from choreo.topology import Topology
 from choreo.units import counted
 
-__all__ = ["BLOCK_ALGORITHM", "Axes", "axes_of", "parse_axes", "squarest"]
+__all__ = ["BLOCK_ALGORITHM", "Axes", "AxesLike", "axes_for", "axes_of", "parse_axes", "squarest"]
 
 # The algorithm that suits each building block of a network along its axis.
 BLOCK_ALGORITHM = {
@@ -53,6 +54,9 @@ class Axes:
         return f"{'x'.join(map(str, self.sizes))}:{','.join(self.algorithms)}"
 
 
+AxesLike: TypeAlias = str | Axes | Sequence[int] | Topology
+
+
 def axes_of(topology: Topology) -> Axes:
     """The topology's dimensions as axes, each with the algorithm that suits its kind of block.
 
@@ -64,7 +68,7 @@ def axes_of(topology: Topology) -> Axes:
     return Axes(tuple(block.size for block in long), tuple(BLOCK_ALGORITHM[block.kind] for block in long))
 
 
-def parse_axes(axes: str | Axes | Sequence[int] | Topology) -> Axes:
+def parse_axes(axes: AxesLike) -> Axes:
     """Axes from `8x4`, `8x4:direct,ring`, `8x4:switch,ring`, a sequence of sizes, or a topology.
 
     A name is an algorithm, or a building block (ring, fully_connected, switch) that stands for the algorithm that suits
@@ -87,6 +91,19 @@ def parse_axes(axes: str | Axes | Sequence[int] | Topology) -> Axes:
     sizes = tuple(int(size) for size in sizes_text.split("x"))
     names = names_text.split(",") if names_text else ["ring"] * len(sizes)
     return Axes(sizes, tuple(BLOCK_ALGORITHM.get(name.strip(), name.strip()) for name in names))
+
+
+def axes_for(ranks: int, axes: AxesLike | None) -> Axes:
+    """The given axes, which must make so many ranks, or else two rings as equal in length as possible.
+
+    >>> str(axes_for(12, None)), str(axes_for(12, "6x2:direct,ring"))
+    ('3x4:ring,ring', '6x2:direct,ring')
+    """
+    found = parse_axes(squarest(ranks) if axes is None else axes)
+    if found.ranks != ranks:
+        product = " x ".join(map(str, found.sizes))
+        raise UsageError(f"axes {product} make {found.ranks} ranks, not {ranks}; let them multiply to the ranks")
+    return found
 
 
 def squarest(ranks: int) -> tuple[int, int]:

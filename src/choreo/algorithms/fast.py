@@ -21,11 +21,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from choreo.algorithms import Axes, Cost, algorithm, parse_axes, squarest
-from choreo.errors import UsageError
+from choreo.algorithms import AxesLike, Cost, algorithm, axes_for
 from choreo.schedule import Move, Schedule, Steps, move
 from choreo.schedule.weights import whole_amounts, whole_weights
-from choreo.topology import Topology
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -171,18 +169,15 @@ def _runs(values: Ints) -> tuple[list[int], list[int]]:
 @algorithm("all_to_all", cost=Cost(alpha="p - 1", beta="2 * (sqrt(p) - 1) / sqrt(p)", at="squares"))
 def all_to_all(
     ranks: int,
-    axes: str | Axes | Sequence[int] | Topology | None = None,
+    axes: AxesLike | None = None,
     traffic: Sequence[Sequence[float]] | Floats | None = None,
 ) -> Schedule:
     """Spread inside, then rounds between servers, each distributed during the next."""
-    sizes = parse_axes(squarest(ranks) if axes is None else axes).sizes
-    if int(np.prod(sizes)) != ranks:
-        shape = " x ".join(map(str, sizes))
-        raise UsageError(f"axes {shape} make {int(np.prod(sizes))} ranks, not {ranks}; let them multiply to the ranks")
+    gpus = axes_for(ranks, axes).sizes[0]
     totals = np.ones(ranks**2, np.int64) if traffic is None else whole_amounts("traffic", traffic, (ranks, ranks))
     amounts = totals.reshape(ranks, ranks).astype(np.float64)
     np.fill_diagonal(amounts, 0.0)
-    servers = Servers(sizes[0], amounts)
+    servers = Servers(gpus, amounts)
     src, dst = np.nonzero(np.where(servers.near(), amounts, 0.0))
     blocks, parts = [src * ranks + dst], [np.ones(len(src))]
     stops, turn = [np.stack((src, dst, dst, dst), axis=1)], [np.full(len(src), -1)]

@@ -26,12 +26,10 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from choreo.algorithms import Axes, Cost, algorithm, build, list_algorithms, mst, parse_axes, squarest
+from choreo.algorithms import Axes, AxesLike, Cost, algorithm, axes_for, build, list_algorithms, mst
 from choreo.errors import UnknownNameError, UsageError
 from choreo.schedule import Schedule, Steps, after, in_groups, mesh_groups, then, together
-from choreo.topology import Topology
 
-AxesLike: TypeAlias = str | Axes | Sequence[int] | Topology
 Ints: TypeAlias = npt.NDArray[np.int64]
 
 # The flat reduce and broadcast that a parameter server is made of.
@@ -262,10 +260,7 @@ def _broadcast_along(size: int, name: str, root: int) -> Schedule:
 
 
 def _mesh(ranks: int, axes: AxesLike | None) -> _Mesh:
-    parsed = parse_axes(squarest(ranks) if axes is None else axes)
-    if parsed.ranks != ranks:
-        product = " x ".join(map(str, parsed.sizes))
-        raise UsageError(f"axes {product} make {parsed.ranks} ranks, not {ranks}; let them multiply to the ranks")
+    parsed = axes_for(ranks, axes)
     known = {a.name for a in list_algorithms()} - {"hierarchical"}
     for name in parsed.algorithms:
         if name not in known:

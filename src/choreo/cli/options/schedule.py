@@ -205,7 +205,7 @@ def schedule_options(ranks: Option = ranks_option) -> Option:
         ranks,
         click.option("--root", type=int, metavar="RANK", help="Root of a rooted collective (0)."),
         click.option(
-            "--axes", metavar="AXES", help="For hierarchical, fast: axes, innermost first, like 8x4:direct,ring."
+            "--axes", metavar="AXES", help="For hierarchical, translated, fast: axes, innermost first: 8x4:direct,ring."
         ),
         click.option(
             "--rotate", is_flag=True, help="For hierarchical: parts of the data take the axes in different orders."

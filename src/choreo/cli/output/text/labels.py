@@ -29,8 +29,15 @@ def row_label(result: Labelled) -> str:
 
 
 def axes_lines(rows: Iterable[Labelled]) -> list[str]:
-    """What runs along the axes of the rows that have any, each once."""
-    return list(dict.fromkeys(shown(f"{row.algorithm} runs along {row.axes}") for row in rows if row.axes is not None))
+    """What runs along the axes of the rows that have any: a line for each axes, with every algorithm once."""
+    along: dict[str, dict[str, None]] = {}
+    for row in rows:
+        if row.axes is not None:
+            along.setdefault(row.axes, {})[row.algorithm] = None
+    return [
+        shown(f"{' and '.join(names)} {'run' if len(names) > 1 else 'runs'} along {axes}")
+        for axes, names in along.items()
+    ]
 
 
 def print_axes(rows: Iterable[Labelled]) -> None:
