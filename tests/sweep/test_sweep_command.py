@@ -34,7 +34,7 @@ def test_a_file_names_the_axes(tmp_path: Path) -> None:
 
 def test_a_picture(tmp_path: Path) -> None:
     picture = tmp_path / "time.svg"
-    fine(
+    ran = run_choreo(
         "sweep",
         "simulate",
         "all_reduce",
@@ -47,6 +47,7 @@ def test_a_picture(tmp_path: Path) -> None:
         "--plot",
         str(picture),
     )
+    assert (ran.code, ran.out, ran.err) == (0, "", f"wrote {picture}\n")
     drawn = picture.read_text()
     assert all(word in drawn for word in ("hgx-h100:1", "torus(2x2x2, 45GB/s, 1us)", ">ring<", ">swing<", "8 B"))
     assert drawn.count('stroke-width="1.6"') == 4 + 2  # curves, and the legend
@@ -56,15 +57,17 @@ MISTAKES = [
     (["simulat", "all_reduce"], "there is no sweep of 'simulat'; did you mean 'simulate'?"),
     (["simulate"], "say which collective"),
     (["plan"], "say which model"),
-    (["price", "all_reduce", "-p", "8"], "needs collective, ranks, size; give size too"),
+    (["price", "all_reduce", "-p", "8"], "a sweep of price needs size too"),
+    (["price", "all_reduce"], "a sweep of price needs ranks and size too"),
     (["price", "all_reduce", "-p", "8", "--size", "8", "-t", "hgx-h100"], "price has no axis topology"),
     (["price", "all_reduce", "-p", "8", "--size", "8:4"], "size: '8:4' is not a range"),
     (["price", "all_reduce", "-p", "8", "--size", "8:64:1"], "the factor between two sizes"),
     (["price", "all_reduce", "-p", "8", "--size", "8,,9"], "nothing between two commas"),
-    (["price", "all_reduce", "-p", "8", "--size", "8", "-o", "out.xls"], "ends in .csv, .json, .parquet"),
+    (["price", "all_reduce", "-p", "8", "--size", "8", "-o", "out.xls"], "ends in .csv, .json or .parquet"),
     (["price", "all_reduce", "-p", "8", "--size", "8", "--workers", "0"], "at least 1 worker, not 0"),
     (["price", "all_reduce", "-p", "8", "--size", "8", "--address", "x"], "give --on ray too"),
     (["price", "all_reduce", "-p", "8", "--size", "8", "-a", "rign"], "did you mean 'ring' or 'bine'?"),
+    (["price", "all_reduce,broadcast", "-p", "8", "--size", "8", "-a", "ring,swign"], "did you mean 'swing'"),
     (["bench", "all_reduce", "-p", "2", "--size", "8", "--on", "ray"], "bench measures this machine"),
     (["bound", "all_reduce", "-t", "ring(4)", "--size", "8", "-p", "5"], "5 ranks do not fit on ring(4)"),
     (["nowhere.toml"], "nowhere.toml cannot be read"),
@@ -85,6 +88,26 @@ def test_a_case_that_is_refused_is_said_once() -> None:
     assert lines
     assert all(line.startswith("left out: ") for line in lines)
     assert len(set(lines)) == len(lines)
+
+
+def test_cases_that_are_left_out_are_not_counted() -> None:
+    words = ("sweep", "price", "all_reduce,broadcast", "-a", "swing,mst", "-p", "4", "--size", "8")
+    ran = run_choreo(*words)
+    assert ran.code == 0
+    assert "swing does not do broadcast" in ran.err
+    assert ran.out.startswith("3 cases: ")
+
+
+def test_a_price_of_all_algorithms_leaves_out_switches_that_reduce() -> None:
+    words = ("all_reduce", "-p", "4", "--size", "8", "--json")
+
+    def algorithms(*command: str) -> set[str]:
+        rows = fine(*command).json
+        assert isinstance(rows, list)
+        return {row["algorithm"] for row in rows}
+
+    assert algorithms("sweep", "price", *words) == algorithms("price", *words)
+    assert algorithms("sweep", "price", "-a", "in_network", *words) == {"in_network"}
 
 
 def test_every_verb_takes_its_axes_on_the_command_line() -> None:

@@ -19,6 +19,8 @@ __all__ = ["VERBS", "Verb", "cases_of", "get_verb", "named_axis"]
 SCHEDULE = ("collective", "algorithm", "ranks", "root", "segments", "axes")
 CHANGES = ("placement", "slow_link", "slow_rank")
 PACKETS = ("packets", "mtu", "buffer", "lossless", "control", "recovery")
+# The verbs whose cases each run an algorithm.
+BY_ALGORITHM = ("price", "simulate", "bench")
 PLAN = ("tp", "pp", "dp", "cp", "ep", "zero", "micro_batch", "interleave", "schedule", "recompute")
 
 
@@ -67,29 +69,55 @@ def cases_of(name: str, axes: Mapping[str, Sequence[Value]]) -> list[Task]:
         raise UsageError(f"{name} has no axis {unknown[0]}; its axes are {', '.join(verb.axes)}")
     missing = [axis for axis in verb.needed if axis not in axes]
     if missing:
-        raise UsageError(f"a sweep of {name} needs {', '.join(verb.needed)}; give {' and '.join(missing)} too")
+        raise UsageError(f"a sweep of {name} needs {' and '.join(missing)} too; give one value, or several")
     count = math.prod(len(values) for values in axes.values())
     if count > MOST_CASES:
         raise UsageError(f"that is {count} cases; at most {MOST_CASES} are swept at once, so give fewer values")
+    if name in BY_ALGORITHM:
+        _check_algorithms(axes)
     order = [axis for axis in verb.axes if axis in axes]
     found: dict[Task, None] = {}
     _source_file.cache_clear()  # another file may have been loaded since
     for values in itertools.product(*(axes[axis] for axis in order)):
         case = dict(verb.defaults) | dict(zip(order, values, strict=True))
-        for named_case in _named(case) if name in ("price", "simulate", "bench") else [case]:
+        for named_case in _named(name, case) if name in BY_ALGORITHM else [case]:
             found[verb.task(named_case)] = None
     return list(found)
 
 
-def _named(case: dict[str, Value]) -> Iterator[dict[str, Value]]:
-    """One case for each algorithm of the collective, if all are asked for."""
+def _check_algorithms(axes: Mapping[str, Sequence[Value]]) -> None:
+    """Refuse an algorithm that none of the collectives has: it is a typing mistake, not a case to leave out."""
+    from choreo.algorithms import get_algorithm, list_algorithms
+
+    collectives = [str(collective) for collective in axes["collective"]]
+    known = {"all", "synthesized"} | {found.name for name in collectives for found in list_algorithms(name)}
+    for algorithm in axes.get("algorithm", ()):
+        if algorithm is not None and algorithm not in known:
+            get_algorithm(collectives[0], str(algorithm))
+
+
+def _named(verb: str, case: dict[str, Value]) -> Iterator[dict[str, Value]]:
+    """One case for each algorithm of the collective, if all are asked for.
+
+    As `choreo price` does, a price leaves out those that need a switch that reduces: few networks have one.
+    """
     from choreo.algorithms import list_algorithms
 
     if case.get("algorithm") != "all":
         yield case
         return
-    for algorithm in list_algorithms(str(case["collective"])):
-        yield case | {"algorithm": algorithm.name}
+    collective = str(case["collective"])
+    for algorithm in list_algorithms(collective):
+        if verb != "price" or not _in_switches(collective, algorithm.name):
+            yield case | {"algorithm": algorithm.name}
+
+
+@lru_cache
+def _in_switches(collective: str, algorithm: str) -> bool:
+    """Whether an algorithm of the library reduces in switches, which its schedule for two ranks shows."""
+    from choreo.algorithms import build, get_algorithm
+
+    return get_algorithm(collective, algorithm).in_library and build(collective, algorithm, 2).switches > 0
 
 
 def _chosen(case: Mapping[str, Value], *names: str) -> tuple[tuple[str, Value], ...]:

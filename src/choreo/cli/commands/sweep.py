@@ -107,6 +107,8 @@ def command(
             from choreo.show.sweep import sweep_svg
 
             write_picture(plot, sweep_svg(table))
+            if str(plot) != "-":
+                click.echo(f"wrote {shown(plot)}", err=True)
         return [file for file in (output, plot) if file is not None and str(file) != "-"]
 
     try:

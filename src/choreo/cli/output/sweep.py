@@ -55,13 +55,14 @@ def print_table(table: Table) -> None:
     same = {name: value for name, value in constant(table).items() if value is not None and name not in QUIET}
     head = ", ".join(f"{_title(name)} {cell(name, value)}" for name, value in same.items() if name != "collective")
     what = str(same.get("collective", ""))
-    echo_line(f"{counted(len(table.rows), 'case')}{' of ' + what if what else ''}{': ' + head if head else ''}")
+    kept = [row for row in table.rows if row.get("error") is None]
+    echo_line(f"{counted(len(kept), 'case')}{' of ' + what if what else ''}{': ' + head if head else ''}")
     click.echo()
     names = [name for name in varying(table) if name != "axes"]
     figures = [name for name in FIGURES if name in table and name not in names]
     columns = [Column(_title(name), left=isinstance(table[name][0], str)) for name in names]
     columns += [Column(_title(name), FIGURES[name], left=isinstance(table[name][0], str)) for name in figures]
-    rows = [[cell(name, row[name]) for name in (*names, *figures)] for row in table.rows if row.get("error") is None]
+    rows = [[cell(name, row[name]) for name in (*names, *figures)] for row in kept]
     echo_table(columns, rows[:MOST_ROWS])
     if len(rows) > MOST_ROWS:
         click.echo(f"... and {len(rows) - MOST_ROWS} more rows; -o FILE.csv writes all")

@@ -17,7 +17,7 @@ FORMATS = (".csv", ".json", ".parquet")
 def check_format(path: Path) -> None:
     """Refuse a file whose extension is not a known format, or whose format cannot be written here."""
     if path.suffix not in FORMATS:
-        raise UsageError(f"{shown(path)}: a table goes to a file that ends in {', '.join(FORMATS)}")
+        raise UsageError(f"{shown(path)}: a table goes to a file that ends in .csv, .json or .parquet")
     if path.suffix == ".parquet":
         need("pyarrow", instead="write a .csv or .json file")
 
