@@ -188,18 +188,18 @@ def refusal(schedule: Schedule, network: str | Topology) -> str:
 @pytest.mark.parametrize("network", ["ring(8)", "switch(8, 450GB/s)", "fat_tree(2x4, 1GB/s)"])
 def test_a_network_without_such_a_switch_is_refused(network: str) -> None:
     assert refusal(build("all_reduce", "in_network", 8), network) == (
-        "all_reduce by in_network needs a switch that reduces and is linked with ranks 0, 1, 2, 3 and 4 more, for its "
-        f"switch 0, and {network} has none; use a topology that has, like switch(8, 450GB/s, 500ns, reduces) or "
-        "hgx-h100, or another algorithm"
+        "all_reduce by in_network needs a switch that reduces and is linked with ranks 0, 1, 2, 3 and 4 more; "
+        f"{network} has none; use a network that has, like switch(8, 450GB/s, 500ns, reduces) or hgx-h100, or another "
+        "algorithm"
     )
 
 
 def test_a_switch_must_be_linked_with_all_of_its_ranks() -> None:
     assert "linked with ranks 0, 1, 2, 3 and 12 more" in refusal(build("all_reduce", "in_network", 16), "hgx-h100:2")
     across = build("all_reduce", "hierarchical", 16, axes="8x2:in_network,in_network")
-    assert "linked with ranks 0, 8, for its switch 2, and hgx-h100:2 has none" in refusal(across, "hgx-h100:2")
+    assert "linked with ranks 0, 8, for its switch 2; hgx-h100:2 has none" in refusal(across, "hgx-h100:2")
     one_way = planes(1, [True], missing=(2, 1))
-    assert "linked with ranks 0, 1, for its switch 0" in refusal(build("all_reduce", "in_network", 2), one_way)
+    assert "linked with ranks 0, 1; " in refusal(build("all_reduce", "in_network", 2), one_way)
 
 
 def test_a_link_that_is_down_is_no_link() -> None:
