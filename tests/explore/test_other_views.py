@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -168,6 +169,13 @@ def test_a_file_shows_what_a_link_shows() -> None:
     page = static_page("http://127.0.0.1:1/#ranks=4&cuts=0~1*0.5&slow=2*3")
     assert '"0-1=0.5' in page.replace("\\", "") or "0-1=0.5" in page
     assert "http-equiv" in page
-    for link in ("ranks=many", "ranks=0", "cuts=nonsense", "slow=1*x", "size=lots", "rankz=4"):
-        with pytest.raises(choreo.UsageError):
+    for link, told in (
+        ("ranks=many", "ranks has 'many' where a number belongs"),
+        ("ranks=0", "ranks"),
+        ("cuts=nonsense", "cuts has 'nonsense' where a number belongs"),
+        ("slow=1*x", "slow has 'x' where a number belongs"),
+        ("size=lots", "size"),
+        ("rankz=4", "did you mean 'ranks'"),
+    ):
+        with pytest.raises(choreo.UsageError, match=re.escape(told)):
             static_page(link)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from html import escape
+from typing import TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -20,6 +21,7 @@ __all__ = ["static_page"]
 
 STYLES = ("/show/base.css", "/show/simulation/network.css", "/explore.css")
 TEXTS = ("collective", "algorithm", "size", "topology", "alpha", "bandwidth", "gamma", "document", "packets")
+Number = TypeVar("Number", int, float)
 NAMES = (*TEXTS, "ranks", "cuts", "slow", "versus", "time", "pick", "view")
 
 
@@ -67,20 +69,27 @@ def _fields(state: dict[str, str]) -> Fields:
     try:
         values: dict[str, object] = {name: state[name] for name in TEXTS if name in state}
         if "ranks" in state:
-            values["ranks"] = int(state["ranks"])
+            values["ranks"] = _number("ranks", state["ranks"], int)
         values["cuts"] = [_cut(part) for part in state.get("cuts", "").split(",") if part]
         values["slow"] = [_slow(part) for part in state.get("slow", "").split(",") if part]
         return msgspec.convert(values, Fields)
-    except (ValueError, msgspec.ValidationError) as error:
+    except (UsageError, msgspec.ValidationError) as error:
         raise UsageError(f"this is not a link of the page: {error}; copy the part after the # in its address") from None
 
 
 def _cut(part: str) -> Cut:
     ends, _, factor = part.rpartition("*")
     here, _, there = ends.partition("~")
-    return Cut(here, there, float(factor))
+    return Cut(here, there, _number("cuts", factor, float))
 
 
 def _slow(part: str) -> Slow:
     rank, _, times = part.partition("*")
-    return Slow(int(rank), float(times))
+    return Slow(_number("slow", rank, int), _number("slow", times, float))
+
+
+def _number(name: str, text: str, kind: type[Number]) -> Number:
+    try:
+        return kind(text)
+    except ValueError:
+        raise UsageError(f"{name} has {short(text)!r} where a number belongs") from None
