@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TypedDict
 
@@ -92,6 +93,9 @@ def test_what_is_printed() -> None:
     for words in ("plans considered in", "does not fit in memory", "--tensor-model-parallel-size", "limited by", "MFU",
                   "--parallelism.tensor_parallel_degree", "GPU-hours"):  # fmt: skip
         assert words in printed
+    fixed = ("--tp", "2", "--pp", "2", "--dp", "4", "--zero", "1", "--micro-batch", "1", "--schedule", "1f1b")
+    all_fit = run_choreo("plan", "llama3-8b", *JOB, *fixed, "--recompute", "none").out
+    assert re.search(r"^8 plans considered in \S+ s, all can be run and fit$", all_fit, re.MULTILINE)
 
 
 def test_a_model_by_numbers_is_the_model_by_name() -> None:
@@ -224,16 +228,18 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     (("llama3-8b", *JOB, "--schedule", "gpip"), "schedule must be one of gpipe, 1f1b, interleaved, zero-bubble"),
     (("llama3-8b", *JOB, "--zero", "4"), "zero must be 0, 1, 2 or 3, not 4"),
     (("llama3-8b", "--cluster", "hgx-h100", "--global-batch", "32", "--seq", "4096"),
-     "a job needs more, as in --gpus 64; hgx-h100:8 would say how many GPUs there are"),
+     "a job also needs --gpus, as in --gpus 64; hgx-h100:8 would say how many GPUs there are"),
     (("llama3-8b", "--cluster", "hgx-h100:4", "--gpus", "64", "--global-batch", "64", "--seq", "4096"),
      "hgx-h100:4 has 32 devices, not 64; take 32 of them or fewer, or hgx-h100:8"),
     (("llama3-8b", "--cluster", "switch(64, 50GB/s, 1us)", "--global-batch", "64", "--seq", "4096"),
      "switch(64, 50GB/s, 1us) does not say what its devices are; name one: device (--device) H100-80G-SXM"),
     (("llama3-8b", *JOB, "--vary", "tp=3,5"), "tp 3 does not divide 16 GPUs; tp 2 would"),
     (("llama3-8b", "--cluster", "hgx-h100", "--gpus", "16", "--global-batch", "32"),
-     "a job needs more, as in --seq 8192"),
-    (("llama3-8b", "--cluster", "hgx-h100"), "as in --gpus 64 --global-batch 256 --seq 8192; hgx-h100:8 would"),
-    (("llama3-8b", "--gpus", "8"), "a job needs more, as in --cluster hgx-h100 --global-batch 256 --seq 8192"),
+     "a job also needs --seq, as in --seq 8192"),
+    (("llama3-8b", "--cluster", "hgx-h100"),
+     "a job also needs --gpus, --global-batch, --seq, as in --gpus 64 --global-batch 256 --seq 8192; hgx"),
+    (("llama3-8b", "--gpus", "8"),
+     "a job also needs --cluster, --global-batch, --seq, as in --cluster hgx-h100 --global-batch 256 --seq 8192"),
     (("llama3-8b", "--cluster", "hgx-h100", "--gpus", "0", "--global-batch", "32", "--seq", "4096"),
      "gpus must be a whole number of at least 1, not 0"),
     ((*JOB,), "say which model: MODEL, like llama3-70b"),

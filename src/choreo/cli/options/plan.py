@@ -122,11 +122,12 @@ def _check_complete(options: dict[str, object], max_seq: int | None) -> None:
     examples = {"cluster": "hgx-h100", "gpus": "64", "global_batch": "256"}
     if max_seq is not None:
         examples["seq"] = str(min(max_seq, LONG))
-    lacking = [f"--{name.replace('_', '-')} {value}" for name, value in examples.items() if options[name] is None]
+    lacking = {f"--{name.replace('_', '-')}": value for name, value in examples.items() if options[name] is None}
+    example = " ".join(f"{option} {value}" for option, value in lacking.items())
     if lacking:
         cluster = options["cluster"]
         nodes = f"; {cluster}:8 would say how many GPUs there are" if options["gpus"] is None and cluster else ""
-        raise UsageError(f"a job needs more, as in {' '.join(lacking)}{nodes}")
+        raise UsageError(f"a job also needs {', '.join(lacking)}, as in {example}{nodes}")
 
 
 def _usual_cluster(device: object) -> str | None:

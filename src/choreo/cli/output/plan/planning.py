@@ -149,9 +149,8 @@ def _print_ruled_out(planning: Planning) -> None:
         return
     left = planning.considered - sum(planning.ruled_out.values())
     click.echo()
-    echo_line(
-        f"{planning.considered:,} plans considered in {planning.seconds:.1f} s, {left:,} can be run and fit; ruled out:"
-    )
+    fit = f"{left:,} can be run and fit; ruled out:" if planning.ruled_out else "all can be run and fit"
+    echo_line(f"{planning.considered:,} plans considered in {planning.seconds:.1f} s, {fit}")
     for reason, count in sorted(planning.ruled_out.items(), key=lambda reason: -reason[1]):
         echo_line(reason, label=f"{count:>12,}", indent=14)
 
