@@ -151,10 +151,10 @@ def _sentence(error: BaseException) -> tuple[str, int] | None:  # noqa: PLR0911 
         case ChoreoError():
             return str(error), 2
         case click.ClickException():
-            message = " ".join(error.format_message().split()).rstrip(".")
+            takers = _takers(error.option_name) if isinstance(error, click.NoSuchOption) else ""
+            # An option of other commands is spelled right; what resembles it here is of no help.
+            message = " ".join((error.message if takers else error.format_message()).split()).rstrip(".") + takers
             command = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "choreo"
-            if isinstance(error, click.NoSuchOption) and not error.possibilities:
-                message += _takers(error.option_name)
             message = re.sub(r"\. \(?Did you mean (?:one of: )?(.*\?)\)?$", r"; did you mean \1", message)
             see = f" See {command} --help" if message.endswith("?") else f"; see {command} --help"
             return f"{message[:1].lower()}{message[1:]}{see}", 2
@@ -171,8 +171,12 @@ def _sentence(error: BaseException) -> tuple[str, int] | None:  # noqa: PLR0911 
 
 def _takers(option: str) -> str:
     """The commands that take an option which this one does not."""
-    modules = [(name, importlib.import_module(f"choreo.cli.commands.{name}")) for name in COMMANDS]
-    names = [name for name, module in modules if any(option in parameter.opts for parameter in module.command.params)]
+    names = []
+    for name in COMMANDS:
+        command: click.Command = importlib.import_module(f"choreo.cli.commands.{name}").command
+        inner = command.commands if isinstance(command, click.Group) else {}
+        for words, taker in {name: command, **{f"{name} {word}": part for word, part in inner.items()}}.items():
+            names += [words] if any(option in parameter.opts for parameter in taker.params) else []
     if not 0 < len(names) <= MOST_TAKERS or len(option) < len("--x"):
         return ""
     who = f"{', '.join(names[:-1])} and {names[-1]} take" if names[1:] else f"{names[0]} takes"

@@ -133,7 +133,7 @@ def command(
         raise UsageError(f"--iters must be at least 1, not {iters}")
     if stepbytes is not None and stepfactor is not None:
         raise UsageError("give either -i or -f, a step or a factor between sizes")
-    factor = None if stepbytes is not None else (stepfactor or 4.0)
+    factor = None if stepbytes is not None else (4.0 if stepfactor is None else stepfactor)
     sizes = sizes_between(minbytes, maxbytes, factor=factor, step=stepbytes)
     rooted = root if get_collective(collective).rooted else None
     synthesized_too(collective, (algorithm,), topology, maxbytes, ranks=ranks, root=rooted, relays=False)
