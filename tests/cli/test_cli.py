@@ -229,6 +229,8 @@ def test_sweep() -> None:
         won = next(row for row in best if row["algorithm"] == one["algorithm"])
         assert won["total_s"] == pytest.approx(best[0]["total_s"])
     printed = fine(*sweep).out
+    title = "all_reduce over 8 ranks: 5.00 us per message, 50.0 GB/s, 100 GB/s reduced, one port each way"
+    assert printed.startswith(title)
     assert all(one["algorithm"] in printed for one in ranges)
     assert "└─" in printed
 

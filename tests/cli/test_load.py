@@ -45,7 +45,7 @@ def test_load_works_with_every_command(write: Write, tmp_path: Path) -> None:
     assert [one["steps"] for one in table("price", *mine, *load, "--size", "1MiB")] == [8]
     assert "my_algorithm" in [one["algorithm"] for one in table("price", "all_reduce", "-p", "5", *SIZE, *load)]
     assert "my_algorithm" in fine("price", "all_reduce", "-p", "5", *SIZE, *load).out
-    assert fine("price", *mine, *load, "--sweep", "8:1KiB").out.splitlines()[1].startswith("my_algorithm")
+    assert fine("price", *mine, *load, "--sweep", "8:1KiB").out.splitlines()[2].startswith("my_algorithm")
     assert fine("show", *mine, *load).out.startswith("all_reduce by my_algorithm")
     assert record(fine("build", *mine, *load, "-o", str(tmp_path / "s.json"), "--json"))["algorithm"] == "my_algorithm"
     assert record(fine("prove", "--all", "-p", "2", *load, "--json"))["proved"] == len(list_algorithms())

@@ -118,6 +118,15 @@ def test_a_sweep_of_named_algorithms_prints_each_and_marks_the_best() -> None:
     assert re.search(r"# the fastest of \d+ algorithms at each size", every.out)
 
 
+def test_a_schedule_made_with_low_effort_is_said_to_be() -> None:
+    said = "synthesized is made with --effort low here; choreo synthesize searches longer"
+    command = ["simulate", "all_gather", *RING]
+    assert said in run_choreo(*command, "--size", "1KiB", "-a", "all").out
+    assert f"# {said}" in run_choreo(*command, "--sweep", "8:16", "-a", "all").out
+    assert said not in run_choreo(*command, "--size", "1KiB", "-a", "ring", "-a", "synthesized").out
+    assert said not in run_choreo(*command, "--size", "1KiB", "-a", "all", "-a", "synthesized").out
+
+
 def test_all_algorithms_are_asked_for_by_one_word_everywhere() -> None:
     for command in (["price", "all_gather", "-p", "6", "--size", "1KiB"], ["prove", "all_gather", "-p", "6"]):
         assert fine(*command, "-a", "all").out == fine(*command).out

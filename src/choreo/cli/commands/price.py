@@ -113,7 +113,7 @@ def command(
         if as_json:
             echo_json({"ranges": ranges})
         else:
-            print_sweep(profiles, ranges, link)
+            print_sweep(profiles, ranges, link, ports, cores)
 
 
 def _profiles(chosen: ScheduleOptions, ranks: int | None, ports: str, cores: int | None) -> list[Profile]:

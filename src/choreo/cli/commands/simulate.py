@@ -319,7 +319,7 @@ def _rank_all(asked: Asked, size: int, as_json: bool) -> None:
         simulations = asked.run_all(asked.schedules(), size)
     except StoppedError as stopped:
         if stopped.done and not as_json:
-            print_ranking(sorted(stopped.done, key=_time_s))
+            print_ranking(sorted(stopped.done, key=_time_s), low_effort=asked.low_effort)
             echo_note(f"stopped: {len(stopped.done)} of {stopped.asked} algorithms were simulated")
         raise
     simulations.sort(key=_time_s)
@@ -327,7 +327,7 @@ def _rank_all(asked: Asked, size: int, as_json: bool) -> None:
     if as_json:
         echo_json(simulations)
     else:
-        print_ranking(simulations)
+        print_ranking(simulations, low_effort=asked.low_effort)
 
 
 def _sweep(asked: Asked, sizes: list[int], as_json: bool) -> None:
@@ -342,7 +342,7 @@ def _sweep(asked: Asked, sizes: list[int], as_json: bool) -> None:
     if "all" in asked.chosen.algorithms:
         runs = [[min(here, key=_time_s)] for here in runs]
     if not as_json:
-        print_sweep(runs, len(schedules) + asked.synthesizes)
+        print_sweep(runs, len(schedules) + asked.synthesizes, low_effort=asked.low_effort)
     elif asked.many and "all" not in asked.chosen.algorithms:
         echo_json([run.to_dict() | {"best": run is min(here, key=_time_s)} for here in runs for run in here])
     else:

@@ -37,7 +37,7 @@ REST = (
     (
         "Price: which algorithm is cheapest at which size, over 64 ranks?",
         "price all_reduce --ranks 64 --sweep 8:1GiB --alpha 5us --bandwidth 50GB/s --gamma 1e-11",
-        5,
+        6,
     ),
     (
         "Simulate: how long does it take on two servers of eight A100s, and how far from optimal is it? "

@@ -66,6 +66,11 @@ class Asked:
         """Whether a schedule is to be made for the network, beside those of the library or alone."""
         return any(name in ("all", SYNTHESIZED) for name in self.chosen.algorithms)
 
+    @property
+    def low_effort(self) -> bool:
+        """Whether that schedule is only one of all algorithms, which nobody named."""
+        return "all" in self.chosen.algorithms and SYNTHESIZED not in self.chosen.algorithms
+
     def synthesized(self, size: int) -> Schedule:
         """The schedule made for this network and size; with little effort if it is only one of all algorithms."""
         from choreo.synthesize import synthesize
@@ -79,7 +84,7 @@ class Asked:
             size,
             ranks=self.where.all_devices(),
             root=self.chosen.root,
-            effort="medium" if SYNTHESIZED in self.chosen.algorithms else "low",
+            effort="low" if self.low_effort else "medium",
             packets=self.packets,
         )
 

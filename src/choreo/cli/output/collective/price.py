@@ -35,7 +35,8 @@ PLOTTED = 8
 def print_prices(prices: list[Price], link: CostModel, ports: str, cores: int | None) -> None:
     """Print the prices side by side; the best is marked, and so is every algorithm that costs the same."""
     first, binary = prices[0], prices[0].size_bytes % 1024 == 0
-    echo_line(_title(first, link, ports, cores))
+    size = "" if first.collective == "barrier" else f" of {format_bytes(first.size_bytes)}"
+    echo_line(_title(f"{first.collective}{size}", first.ranks, link, ports, cores))
     print_axes(prices)
     reduces = any(price.gamma_s for price in prices)
     columns = [column for column in COLUMNS if reduces or column.name != "reduce γ"]
@@ -62,7 +63,9 @@ def print_prices(prices: list[Price], link: CostModel, ports: str, cores: int | 
     echo_table(columns, rows, styles=styles)
 
 
-def print_sweep(profiles: list[Profile], ranges: list[WinningRange], link: CostModel) -> None:
+def print_sweep(
+    profiles: list[Profile], ranges: list[WinningRange], link: CostModel, ports: str, cores: int | None
+) -> None:
     """Print which algorithm is cheapest from which size to which, and plot the best few."""
     from choreo.price import compare
 
@@ -76,6 +79,7 @@ def print_sweep(profiles: list[Profile], ranges: list[WinningRange], link: CostM
     columns = [Column("cheapest", left=True), Column("from (bytes)"), Column("to (bytes)")]
     if any(row[3] for row in rows):
         columns.append(Column("same price", left=True, wrap=True))
+    echo_line(_title(profiles[0].collective, profiles[0].ranks, link, ports, cores))
     print_axes(profiles)
     echo_table(columns, [row[: len(columns)] for row in rows])
     first, last = max(ranges[0].from_bytes, 1), max(ranges[-1].to_bytes, 1)
@@ -91,14 +95,13 @@ def print_sweep(profiles: list[Profile], ranges: list[WinningRange], link: CostM
     click.echo("\n".join(plot(sizes, {name: [table[name] for table in tables] for name in shown_names}, best)))
 
 
-def _title(first: Price, link: CostModel, ports: str, cores: int | None) -> str:
-    size = "" if first.collective == "barrier" else f" of {format_bytes(first.size_bytes)}"
+def _title(what: str, ranks: int, link: CostModel, ports: str, cores: int | None) -> str:
     gamma = f", {format_bandwidth(1 / link.gamma_s_per_byte)} reduced" if link.gamma_s_per_byte > 1e-300 else ""
     a_port = {"one": "one port each way", "all": "a port to every peer", "read": "in shared memory"}[ports]
-    if cores is not None and cores < first.ranks:
+    if cores is not None and cores < ranks:
         a_port += f", {counted(cores, 'core')} for all"
     return (
-        f"{first.collective}{size} over {counted(first.ranks, 'rank')}: {format_time(link.alpha_s)} per message, "
+        f"{what} over {counted(ranks, 'rank')}: {format_time(link.alpha_s)} per message, "
         f"{format_bandwidth(link.bandwidth_bytes_per_s)}{gamma}, {a_port}"
     )
 

@@ -19,6 +19,7 @@ __all__ = ["print_ranking", "print_simulation", "print_sweep"]
 PATH_HEAD, PATH_TAIL = 4, 3
 FULLEST = 5
 BEST = " ← best"
+LOW_EFFORT = "synthesized is made with --effort low here; choreo synthesize searches longer"
 
 
 def print_simulation(simulation: Simulation) -> None:
@@ -53,14 +54,16 @@ def print_simulation(simulation: Simulation) -> None:
     _print_path(simulation)
 
 
-def print_ranking(simulations: list[Simulation]) -> None:
-    """Print every algorithm's time on the same topology, the fastest first."""
+def print_ranking(simulations: list[Simulation], *, low_effort: bool) -> None:
+    """Print every algorithm's time on the same topology, the fastest first; `low_effort` is of the synthesized one."""
     first = simulations[0]
     echo_line(
         f"{first.collective} of {format_bytes(first.size_bytes)} over {counted(first.ranks, 'rank')} on "
         f"{shown(first.topology.name)}; no schedule can take less than {format_time(first.bound.bound_s)}"
     )
     print_axes(simulations)
+    if low_effort and any(run.algorithm == "synthesized" for run in simulations):
+        echo_line(LOW_EFFORT)
     rows, styles = [], []
     for run in simulations:
         busiest = run.busiest_link
@@ -92,7 +95,7 @@ def print_ranking(simulations: list[Simulation]) -> None:
     )
 
 
-def print_sweep(sizes: list[list[Simulation]], algorithms: int) -> None:
+def print_sweep(sizes: list[list[Simulation]], algorithms: int, *, low_effort: bool) -> None:
     """Print the table of nccl-tests for simulated time; elements have four bytes, and a GB/s is 1e9 bytes a second.
 
     `sizes` has the runs of each size. `algorithms` is how many were tried: of more than are in the table, it shows the
@@ -106,6 +109,8 @@ def print_sweep(sizes: list[list[Simulation]], algorithms: int) -> None:
     for line in axes_lines(run for runs in sizes for run in runs):
         echo_comment(line)
     echo_comment("" if several or algorithms == 1 else f"the fastest of {algorithms} algorithms at each size")
+    if low_effort:
+        echo_comment(LOW_EFFORT)
     rows, best_busbw = [], []
     for runs in sizes:
         fastest = min(runs, key=lambda run: run.job_time_s(0))
