@@ -116,7 +116,10 @@ def test_garbage_is_not_kept(
 
 def test_without_pytorch_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(DeviceError, match=r"^measuring a processor needs PyTorch, .* pip install choreo\[torch\]$"):
+    with pytest.raises(
+        DeviceError,
+        match=r"needs PyTorch, which is not installed: pip install 'choreo\[torch\]'$",
+    ):
         calibrate_cpu()
 
 

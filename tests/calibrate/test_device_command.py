@@ -19,7 +19,9 @@ from choreo.hardware import get_device
 
 def test_without_pytorch_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(DeviceError, match=r"^measuring a CUDA device needs PyTorch, .*; try: pip install torch$"):
+    with pytest.raises(
+        DeviceError, match=r"^measuring a CUDA device needs PyTorch, .*: pip install 'choreo\[torch\]'$"
+    ):
         measure_device("cuda", None, as_json=False)
 
 

@@ -131,5 +131,5 @@ def test_data_that_is_too_short(tmp_path: Path) -> None:
 
 def test_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"needs PyTorch, which is not installed here: pip install 'choreo\[torch\]'"):
+    with pytest.raises(UsageError, match=r"needs PyTorch, which is not installed: pip install 'choreo\[torch\]'"):
         choreo.train("gpt2-124m", **TINY)

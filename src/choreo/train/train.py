@@ -80,7 +80,7 @@ def train(
     (2, True)
     """
     if importlib.util.find_spec("torch") is None:
-        raise UsageError("training needs PyTorch, which is not installed here: pip install 'choreo[torch]'")
+        raise UsageError("training needs PyTorch, which is not installed: pip install 'choreo[torch]'")
     whole = get_workload(model)
     workload = scaled(whole, scale)
     ranks = check_ranks(ranks if ranks is not None else plan.gpus if plan is not None else 1)

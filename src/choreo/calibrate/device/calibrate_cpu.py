@@ -143,7 +143,7 @@ def calibrate_cpu(*, rounds: int = 3, progress: Callable[[str], None] | None = N
     Nothing is kept until `save()` is called on the result, which refuses a bad fit.
     """
     if importlib.util.find_spec("torch") is None:
-        raise DeviceError("measuring a processor needs PyTorch, which is not installed; try: pip install choreo[torch]")
+        raise DeviceError("measuring a processor needs PyTorch, which is not installed: pip install 'choreo[torch]'")
     cores = len(os.sched_getaffinity(0))
     counts = sorted({1, min(cores, MOST_RANKS), min(2 * cores, MOST_RANKS)})
     load_average = os.getloadavg()[0]

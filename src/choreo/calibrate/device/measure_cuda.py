@@ -31,7 +31,7 @@ def cuda_device() -> tuple[Any, Any]:
         torch = importlib.import_module("torch")
     except ImportError:
         raise DeviceError(
-            "measuring a CUDA device needs PyTorch, which is not installed; try: pip install torch"
+            "measuring a CUDA device needs PyTorch, which is not installed: pip install 'choreo[torch]'"
         ) from None
     if not torch.cuda.is_available():
         raise DeviceError(f"PyTorch {torch.__version__} sees no CUDA device here; run this where the device is")
