@@ -21,7 +21,13 @@ pytestmark = needs_browser
 
 # Does what a person would, and looks after each action.
 DRIVER = """
+  const overlapping = () => {
+    const boxes = [...document.querySelectorAll("#ring .pill rect")].map((rect) => rect.getBoundingClientRect());
+    const meet = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+    return boxes.flatMap((a, at) => boxes.slice(at + 1).filter((b) => meet(a, b))).length;
+  };
   const look = () => seen.push({
+    overlapping: overlapping(),
     caption: find("caption").textContent, hash: location.hash,
     have: [...document.querySelectorAll("#matrix td")].map((cell) => Number(cell.dataset.have)),
     inspected: document.querySelector("#inspector .place").textContent,
@@ -80,6 +86,7 @@ class Seen(TypedDict):
     faint: int
     labels: int
     matrix: dict[str, float]
+    overlapping: int
     wide: int
     tall: int
     window: list[int]
@@ -245,6 +252,12 @@ def test_it_opens_where_there_is_something_to_see_and_plays_from_the_start(brows
     (tree,) = _open(browser, build("all_reduce", "double_binary_tree", 64), [])
     most = max(len(messages(rows)) for rows in build("all_reduce", "double_binary_tree", 64).steps())
     assert tree["arrows"] >= 0.75 * most > 1
+
+
+def test_the_labels_of_two_ranks_that_swap_stand_apart(browser: Browser) -> None:
+    for algorithm in ("swing", "recursive_doubling"):
+        for one in _open(browser, build("all_reduce", algorithm, 8), ["#step=0", "#step=1"]):
+            assert one["overlapping"] == 0
 
 
 def test_many_messages_are_bundled_and_those_of_one_rank_stand_out(browser: Browser) -> None:

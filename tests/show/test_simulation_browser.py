@@ -43,6 +43,8 @@ DRIVER = """
     painted: [find("drawn"), find("live"), ...document.querySelectorAll("#busy canvas")].map(painted),
     heading: document.querySelector("h1").textContent, facts: find("facts").textContent,
     title: find("time-title").textContent, pace: find("pace").textContent, ...frame(),
+    scrolling: [...document.querySelectorAll(".strips")]
+      .filter((list) => list.scrollHeight > list.clientHeight + 1).length,
     cut: [...document.querySelectorAll(".strips .share")].filter((one) => one.scrollWidth > one.clientWidth).length,
   });
   look();
@@ -99,6 +101,7 @@ class Seen(TypedDict):
     controls: dict[str, float]
     error: str
     cut: int
+    scrolling: int
 
 
 def _open(
@@ -218,6 +221,8 @@ def test_on_a_phone_nothing_overflows_and_the_controls_leave_room(browser: Brows
     for one in seen:
         assert one["wide"] <= one["window"][0]
         assert one["controls"]["height"] < one["window"][1] / 4
+    _, seen = _open(browser, _queued(), [], size="390,844")  # the page scrolls, so its lists need not
+    assert seen[0]["scrolling"] == 0
 
 
 def test_a_hostile_name_a_slow_link_and_nothing_to_do(browser: Browser) -> None:

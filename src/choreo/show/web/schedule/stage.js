@@ -122,7 +122,8 @@ export class Stage {
 
   show(messages, ghost) {
     for (const layer of [this.bundles, this.ways, this.pills]) layer.replaceChildren();
-    Object.assign(this, { messages, ghost, moving: [], drawn: [], own: null });
+    const ends = new Set(messages.map(({ src, dst }) => `${src} ${dst}`));
+    Object.assign(this, { messages, ends, ghost, moving: [], drawn: [], own: null });
     this.bundled = this.data.ranks > 8 && this.members === this.data.ranks && messages.length > BUNDLED * this.data.ranks;
     this.crowded = messages.length > CROWD && !messages.every((one) => this.near(one));
     this.outer = !this.crowded && this.labelsOutside(messages);
@@ -190,10 +191,11 @@ export class Stage {
     }
   }
 
-  // Where along its arrow a label stands: in the middle between neighbours, near the sender for longer arrows, past the
-  // middle from a switch.
+  // Where along its arrow a label stands: in the middle between neighbours, before it where they swap and so have two,
+  // near the sender for longer arrows, past the middle from a switch.
   restOf(message) {
-    return message.src >= this.data.ranks ? 0.58 : this.near(message) ? 0.5 : 0.2;
+    const swaps = this.ends.has(`${message.dst} ${message.src}`);
+    return message.src >= this.data.ranks ? 0.58 : this.near(message) ? (swaps ? 0.34 : 0.5) : 0.2;
   }
 
   near(message) {
