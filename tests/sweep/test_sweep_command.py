@@ -12,6 +12,7 @@ import pytest
 import choreo
 from choreo import build, get_topology, simulate
 from choreo.simulate import Packets
+from choreo.sweep.table import Table
 from choreo.sweep.verbs import VERBS
 from tests.helpers.cli import fine, mistake
 from tests.helpers.command import run_choreo
@@ -51,6 +52,9 @@ def test_a_picture(tmp_path: Path) -> None:
     drawn = picture.read_text()
     assert all(word in drawn for word in ("hgx-h100:1", "torus(2x2x2, 45GB/s, 1us)", ">ring<", ">swing<", "8 B"))
     assert drawn.count('stroke-width="1.6"') == 4 + 2  # curves, and the legend
+    same = [{"algorithm": name, "size_bytes": 8 << k, "time_s": 1e-6 * 2**k} for name in "abc" for k in range(3)]
+    stacked = choreo.to_svg(Table(same))
+    assert [stacked.count(f'stroke-width="{wide}"') for wide in ("8", "4.8", "1.6")] == [1, 1, 1 + 3]
 
 
 MISTAKES = [

@@ -20,6 +20,7 @@ WIDE, HIGH = 340, 240  # of a panel
 LEFT, TOP, BETWEEN, BELOW = 62, 34, 70, 40
 # Colours that people with any kind of colour blindness tell apart (Okabe and Ito's, the yellow left out).
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#4f5b68", "#a3174f")
+STROKE = 1.6
 DASHES = ("", "6 3", "2 2")
 APART = ("topology", "collective", "cluster", "model")  # what has panels of its own
 MOST_PANELS, MOST_CURVES = 24, 24
@@ -78,8 +79,9 @@ def sweep_svg(table: Table) -> str:
     for place, panel in enumerate(panels):
         left, top = LEFT + place % across * (WIDE + BETWEEN), TOP + place // across * (TOP + HIGH + BELOW)
         parts += _frame(left, top, panel, spans, along)
-        for number, name in enumerate(names):
-            parts += _curve(curves.get((panel, name), []), left, top, spans, number)
+        ways = [_way(curves.get((panel, name), []), left, top, spans) for name in names]
+        for number, way in enumerate(ways):
+            parts += _curve(way, number, covered=ways[number + 1 :].count(way))
     for number, name in enumerate(names if legend else ()):
         y = height - legend + 18 * number
         parts.append(_stroke(f"M{LEFT} {y}h24", number))
@@ -128,22 +130,23 @@ def _place(point: Point, left: float, top: float, spans: Sequence[tuple[float, f
     return x, top + HIGH - (math.log10(point[1]) - y0) / (y1 - y0) * HIGH
 
 
-def _curve(
-    points: Sequence[Point], left: float, top: float, spans: Sequence[tuple[float, float]], number: int
-) -> list[str]:
-    placed = [_place(point, left, top, spans) for point in points]
-    if not placed:
-        return []
-    way = "L".join(f"{x:.1f} {y:.1f}" for x, y in placed)
-    dots = [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2" fill="{COLOURS[number % len(COLOURS)]}"/>' for x, y in placed]
-    return [_stroke(f"M{way}", number), *dots]
+def _way(points: Sequence[Point], left: float, top: float, spans: Sequence[tuple[float, float]]) -> str:
+    """The points of a curve as the path of an SVG has them, so that curves that look the same are the same."""
+    return "L".join(f"{x:.1f} {y:.1f}" for x, y in (_place(point, left, top, spans) for point in points))
 
 
-def _stroke(way: str, number: int) -> str:
+def _curve(way: str, number: int, covered: int) -> list[str]:
+    """A curve and its points; one that others cover is wider, so that its colour is seen on both sides of theirs."""
+    points = [point.split() for point in way.split("L")] if way else []
+    dots = [f'<circle cx="{x}" cy="{y}" r="2" fill="{COLOURS[number % len(COLOURS)]}"/>' for x, y in points]
+    return [_stroke(f"M{way}", number, STROKE * (1 + 2 * covered)), *dots] if way else []
+
+
+def _stroke(way: str, number: int, wide: float = STROKE) -> str:
     dash = DASHES[number // len(COLOURS) % len(DASHES)]
     dashed = f' stroke-dasharray="{dash}"' if dash else ""
     colour = COLOURS[number % len(COLOURS)]
-    return f'<path d="{way}" fill="none" stroke="{colour}" stroke-width="1.6"{dashed}/>'
+    return f'<path d="{way}" fill="none" stroke="{colour}" stroke-width="{wide:.2g}"{dashed}/>'
 
 
 def _frame(left: float, top: float, title: str, spans: Sequence[tuple[float, float]], along: str) -> list[str]:
