@@ -91,6 +91,7 @@ def test_plans_are_those_of_the_search() -> None:
         (Plans(model="no-such-model"), "model"),
         (Plans(cluster="/tmp/mine.toml"), "cluster"),
         (Plans(cluster="mine.json"), "cluster"),
+        (Plans(cluster="mine.yml"), "cluster"),
         (Plans(cluster="rign(8)"), "model"),
     ],
 )

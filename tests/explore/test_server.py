@@ -112,6 +112,8 @@ def test_only_files_of_the_page_are_served() -> None:
         ({"topology": "/etc/passwd"}, "topology", "is not part of a topology"),
         ({"topology": "/tmp/mine.toml"}, "topology", "not files"),
         ({"topology": "C:\\mine.JSON"}, "topology", "not files"),
+        ({"topology": "racks/network.yml"}, "topology", "not files"),
+        ({"topology": "/tmp/network.YAML/"}, "topology", "not files"),
         ({"topology": "rign"}, "topology", "did you mean"),
         ({"algorithm": "/tmp/mine.py"}, "algorithm", "there is no all_reduce algorithm"),
         ({"size": "lots"}, "size", "is not a size"),

@@ -129,3 +129,13 @@ def test_a_file_that_changed_is_another_file(monkeypatch: pytest.MonkeyPatch) ->
         assert "error" not in done.row
         bounds.append(done.row["bound_s"])
     assert bounds[1] > 1.9 * bounds[0]
+
+
+def test_the_files_of_cases_go_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    kinds = ("ring.py", "pod.toml", "pod.json", "topo.xml", "network.yml", "network.yaml")
+    for name in kinds:
+        Path(name).write_text(name)
+    needs = tuple(Task("topology", (("text", name),)) for name in (*kinds, "hgx-h100:4", "missing.yml"))
+    case = Task("bound", (("collective", "all_reduce"),), needs)
+    assert on_ray._files([(0, case)]) == {name: name.encode() for name in kinds}

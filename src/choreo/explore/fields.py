@@ -24,6 +24,7 @@ from choreo.schedule.places import check_agreement
 from choreo.simulate import Packets, suggested_schedule
 from choreo.synthesize import synthesize
 from choreo.topology import Topology, get_topology, list_topologies
+from choreo.topology.catalogue import names_file
 from choreo.topology.language import KINDS
 from choreo.units import parse_bandwidth, parse_gamma, parse_size, parse_time
 
@@ -58,7 +59,6 @@ PACKET_WORDS: dict[str, tuple[str, object, str]] = {
     "spray": ("routing", "spray", "--routing spray"),
     "dcqcn": ("control", "dcqcn", "--control dcqcn"),
 }
-FILES = (".json", ".toml", ".xml")
 KEPT = 8
 
 Made = TypeVar("Made")
@@ -230,7 +230,7 @@ def network_text(fields: Fields) -> str:
 
 @lru_cache(maxsize=64)
 def _network_text(text: str, ranks: int, bandwidth: str, alpha: str) -> str:
-    if text.lower().endswith(FILES):
+    if names_file(text):
         raise UsageError("the page takes the names of machines and blocks, not files; use choreo simulate for a file")
     if text in KINDS:
         sizes = "x".join(map(str, _sides(text, ranks)))

@@ -125,13 +125,11 @@ def _chosen(case: Mapping[str, Value], *names: str) -> tuple[tuple[str, Value], 
 
 
 def _topology_task(case: Mapping[str, Value], name: str = "topology") -> Task:
-    from pathlib import Path
-
-    from choreo.topology.catalogue import SUFFIXES
+    from choreo.topology.catalogue import names_file
 
     text = str(case[name])
     more = _chosen(case, "routing")
-    if Path(text).suffix.lower() in SUFFIXES:
+    if names_file(text):
         return Task("topology", (("text", text), ("content", _file_hash(text)), *more))
     return Task("topology", (("text", typed(text)), *more))
 
@@ -207,7 +205,7 @@ def _prefixed(network: Task) -> tuple[tuple[str, Value], ...]:
 def _plan_task(case: Mapping[str, Value]) -> Task:
     from pathlib import Path
 
-    from choreo.topology.catalogue import SUFFIXES
+    from choreo.topology.catalogue import names_file
 
     files = {}
     for name in ("model", "cluster", "device"):
@@ -215,7 +213,7 @@ def _plan_task(case: Mapping[str, Value]) -> Task:
         if name == "model" and is_file(Path(text, "config.json")):  # a Hugging Face model folder
             text = str(Path(text, "config.json"))
             case = {**case, "model": text}
-        if Path(text).suffix.lower() in SUFFIXES:
+        if names_file(text):
             files[f"{name}_content"] = _file_hash(text)
     names = ("model", "cluster", "gpus", "global_batch", "seq", "precision", "software", "device", *PLAN)
     return Task("plan", _chosen(case, *names) + tuple(files.items()))

@@ -15,12 +15,21 @@ from choreo.topology.files import TopologyFile, graph_block, read_file
 from choreo.topology.language import parse_blocks
 from choreo.topology.topology import Topology, compose
 
-__all__ = ["get_topology", "list_topologies", "machine_file"]
+__all__ = ["get_topology", "list_topologies", "machine_file", "names_file"]
 
 CATALOGUE = Path(__file__).parent / "catalogue"
 SUFFIXES = (".json", ".toml", ".xml", ".yml", ".yaml")
 # The placeholder for the number of nodes in a file's text, or for a multiple of it.
 NODES = re.compile(r"\{(?:([0-9]{1,6})\*)?nodes\}")
+
+
+def names_file(text: str) -> bool:
+    """Whether a text is the path of a file, which its suffix says.
+
+    >>> names_file("racks/pod.yml"), names_file("hgx-h100:4")
+    (True, False)
+    """
+    return Path(text).suffix.lower() in SUFFIXES
 
 
 def get_topology(text: str | Path | Topology) -> Topology:
@@ -35,7 +44,7 @@ def get_topology(text: str | Path | Topology) -> Topology:
         return text
     if not isinstance(text, str | Path):
         raise UsageError(f"a topology is a text, a path or a Topology, not {type(text).__name__}")
-    if isinstance(text, Path) or Path(text).suffix.lower() in SUFFIXES:
+    if isinstance(text, Path) or names_file(text):
         return _from_file(Path(text))
     found: list[TopologyFile] = []
 

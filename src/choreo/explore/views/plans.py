@@ -12,13 +12,14 @@ import numpy.typing as npt
 from msgspec import Meta
 
 from choreo.errors import UnknownNameError, UsageError
-from choreo.explore.fields import FILES, FieldError, reading
+from choreo.explore.fields import FieldError, reading
 from choreo.plan import Planning, plan
 from choreo.plan.network import get_cluster
 from choreo.plan.search.search import Found, detailed
 from choreo.plan.search.space import CUT, FIELDS
 from choreo.plan.what_if import vary_place
 from choreo.show.plan.page import plan_html
+from choreo.topology.catalogue import names_file
 from choreo.workload import list_models
 from choreo.workload.choices import RECOMPUTE, SCHEDULES
 
@@ -87,7 +88,7 @@ def _planning(asked: Plans) -> Planning:
     models = {model.name for model in list_models()}
     if asked.model not in models:
         raise FieldError("model", UnknownNameError("model", asked.model, models))
-    if asked.cluster.lower().endswith(FILES) or "/" in asked.cluster or "\\" in asked.cluster:
+    if names_file(asked.cluster) or "/" in asked.cluster or "\\" in asked.cluster:
         message = f"the page takes names of machines and blocks, not files like {asked.cluster!r}; use choreo plan"
         raise FieldError("cluster", UsageError(message))
     if key not in _kept:

@@ -15,13 +15,13 @@ from choreo.run.launch.on_ray.cluster import connected, load_ray
 from choreo.sweep.compute import MAKERS
 from choreo.sweep.tasks import Done, Task, Worker
 from choreo.sweep.workers.queue import Numbered, Queue
+from choreo.topology.catalogue import names_file
 
 __all__ = ["run_on_ray"]
 
 CHUNK_S = 0.5  # seconds of work per task: a lost node loses no more than this
 AHEAD = 2  # tasks per core that are queued in the cluster
 PROBE_S = 120.0
-SUFFIXES = (".py", ".toml", ".json", ".xml")
 # Per process of the cluster: its worker, which caches what cases share, and the files it was sent.
 _HERE: dict[str, Any] = {}
 
@@ -105,7 +105,7 @@ def _files(cases: list[Numbered]) -> dict[str, bytes]:
     """The user's files that cases name: algorithms, networks, models."""
     tasks = {task for _, case in cases for task in (case, *case.needs)}
     names = {value for task in tasks for _, value in task.parameters if isinstance(value, str)}
-    found = sorted(name for name in names if name.endswith(SUFFIXES) and Path(name).is_file())
+    found = sorted(name for name in names if (names_file(name) or name.endswith(".py")) and Path(name).is_file())
     return {name: Path(name).read_bytes() for name in found}
 
 
