@@ -101,6 +101,11 @@ def test_plans_take_names_and_no_files(job: Plans, field: str) -> None:
     assert raised.value.field == field
 
 
+def test_plans_of_unknown_software_say_so() -> None:
+    told = plans(Plans("llama3-8b", "hgx-h100:1", 16, 4096, software="megatorn"))
+    assert "Note: nothing is known of the software 'megatorn'" in told["title"]
+
+
 def test_what_if_moves_the_plans_and_a_plan_has_its_page() -> None:
     job = ("llama3-8b", "hgx-h100:1", 16, 4096)
     as_it_is, slower = plans(Plans(*job)), plans(Plans(*job, bandwidth=0.25, memory=2.0))

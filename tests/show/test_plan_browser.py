@@ -114,6 +114,12 @@ def test_the_page_says_what_a_whole_run_takes(planning: Planning) -> None:
     assert f"The best plan: 1 T tokens in {days}" in page_data(planning, run)["facts"]
 
 
+def test_the_page_says_what_the_planner_warns_of() -> None:
+    found = plan("llama3-8b", cluster="hgx-h100", gpus=8, global_batch=8, seq=4096, tp=2, software="megatorn")
+    assert page_data(found)["facts"].endswith(f". Note: {found.best.step.warnings[0]}")
+    assert "megatron-core" in found.best.step.warnings[0]
+
+
 def test_the_data_add_up(planning: Planning) -> None:
     page = page_data(planning)
     for one, planned in zip(page["plans"], planning.plans, strict=True):

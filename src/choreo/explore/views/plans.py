@@ -19,6 +19,7 @@ from choreo.plan.search.search import Found, detailed
 from choreo.plan.search.space import CUT, FIELDS
 from choreo.plan.what_if import vary_place
 from choreo.show.plan.page import plan_html
+from choreo.show.plan.words import notes
 from choreo.topology.catalogue import names_file
 from choreo.workload import list_models
 from choreo.workload.choices import RECOMPUTE, SCHEDULES
@@ -125,7 +126,7 @@ def plans(asked: Plans) -> PlansData:
         raise FieldError("model", UsageError(message))
     space, guess = found.space, found.estimate
     return {
-        "title": planning.summary(),
+        "title": f"{planning.summary()}{notes(planning)}",
         "count": len(space),
         "considered": planning.considered,
         "ruled_out": dict(planning.ruled_out),

@@ -16,7 +16,7 @@ from choreo.show.plan.fields import (
     TailData,
     TimelineData,
 )
-from choreo.show.plan.words import kernels, limits, run_words, shares
+from choreo.show.plan.words import kernels, limits, notes, run_words, shares
 from choreo.units import format_count
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def page_data(planning: Planning, run: TrainingRun | None = None) -> PlanPage:
         model=work.name,
         place=f"{planning.gpus:,} × {planning.device.name}",
         facts=f"{format_count(work.parameters)} parameters, {batch}, {planning.precision}, {planning.software.name} on "
-        f"{planning.cluster.name}, network: {planning.cluster.network.name}{whole}",
+        f"{planning.cluster.name}, network: {planning.cluster.network.name}{whole}{notes(planning)}",
         network_model=planning.cluster.network.name,
         unit="tokens" if planning.job is not None else "samples",
         considered=planning.considered,

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from choreo.plan.training_run import TrainingRun
     from choreo.workload import Plan
 
-__all__ = ["kernels", "limits", "plan_words", "run_words", "shares", "title"]
+__all__ = ["kernels", "limits", "notes", "plan_words", "run_words", "shares", "title"]
 
 ZERO = ("", "optimizer state sharded (ZeRO-1)", "gradients sharded too (ZeRO-2)", "parameters sharded too (ZeRO-3)")
 
@@ -53,6 +53,11 @@ def _long(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"
     return format_time(seconds)
+
+
+def notes(planning: Planning) -> str:
+    """The warnings of the best plan's step, as they follow a line of text."""
+    return "".join(f". Note: {warning}" for warning in planning.best.step.warnings)
 
 
 def plan_words(plan: Plan) -> str:
