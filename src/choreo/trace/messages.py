@@ -31,7 +31,7 @@ def schedule_graph(schedule: Schedule, size_bytes: float | str, *, gamma_s_per_b
     >>> schedule_graph(build("all_reduce", "ring", 4), "1MiB").to_dict()["send"]
     24
     """
-    _refuse_switches(schedule)
+    _refuse_helpers(schedule)
     builder = GraphBuilder(schedule.ranks)
     members = tuple(range(schedule.ranks))
     _expand(builder, schedule, float(size_of(size_bytes)), members, {}, gamma_s_per_byte=gamma_s_per_byte, tag=0)
@@ -52,9 +52,9 @@ def as_messages_by(graph: ExecutionGraph, algorithm: str) -> ExecutionGraph:
 def as_messages(graph: ExecutionGraph, choose: Choose, *, gamma_s_per_byte: float = 0.0) -> ExecutionGraph:
     """The graph with every collective cut into messages, by the schedule that `choose` gives."""
     builder = GraphBuilder(graph.ranks)
-    # Where each node of the old graph ends in the new one, and where a rank's part of a call begins.
+    # Where each node of the old graph ends in the new one, and each rank's node of a call.
     ends: dict[int, list[int]] = {}
-    calls: dict[int, dict[int, list[int]]] = {}
+    calls: dict[int, dict[int, int]] = {}
     sizes = [len(group) for group in graph.groups]
     tags = int(graph.tag.max(initial=0)) + 1
     for node in _call_by_call(graph):
@@ -66,19 +66,18 @@ def as_messages(graph: ExecutionGraph, choose: Choose, *, gamma_s_per_byte: floa
         call, group = int(graph.call[node]), int(graph.group[node])
         members = graph.groups[group]
         there = calls.setdefault(call, {})
-        there[rank] = after
         ends[node] = [builder.host(rank, graph.name_of(node), 0.0, stream=-2, after=after)]
-        there[rank] = ends[node]
+        there[rank] = node
         if len(there) < sizes[group] or sizes[group] == 1:
             continue
         root = int(graph.peer[node])
         collective, size = COLLECTIVES[graph.collective[node]], float(graph.size_bytes[node])
         schedule = choose(collective, members, size, members.index(root) if root >= 0 else None)
-        _refuse_switches(schedule)
-        begun = {at: there[member] for at, member in enumerate(members)}
+        _refuse_helpers(schedule)
+        begun = {at: ends[there[member]] for at, member in enumerate(members)}
         last = _expand(builder, schedule, size, members, begun, gamma_s_per_byte=gamma_s_per_byte, tag=tags + call)
-        for call_node in np.flatnonzero(graph.call == call).tolist():
-            ends[call_node] = last[int(graph.rank[call_node])] or ends[call_node]
+        for member, member_node in there.items():
+            ends[member_node] = last[member] or ends[member_node]
     return builder.finish()
 
 
@@ -191,7 +190,7 @@ def _expand(
     return last
 
 
-def _refuse_switches(schedule: Schedule) -> None:
+def _refuse_helpers(schedule: Schedule) -> None:
     if schedule.relays:
         raise UsageError(f"{schedule.algorithm} has relays, and a trace has only ranks; use another algorithm")
     if schedule.switches:
