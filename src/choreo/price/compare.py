@@ -17,7 +17,7 @@ from typing import ClassVar
 from choreo.checks import whole_number
 from choreo.errors import UsageError, shown
 from choreo.price.price import CostModel, Price, check_cost_model, price_of
-from choreo.price.profile import Profile, profile
+from choreo.price.profile import Profile, Terms, profile
 from choreo.results import Result, result
 from choreo.schedule import Schedule, algorithm_label
 from choreo.units import format_bytes, size_of
@@ -131,14 +131,12 @@ def _simplicity(candidate: Profile) -> tuple[int, int, float, str]:
 def _candidate_lines(candidate: Profile, cost_model: CostModel) -> list[tuple[int, list[_Line]]]:
     alpha, gamma = Fraction(cost_model.alpha_s), Fraction(cost_model.gamma_s_per_byte)
     beta = 1 / Fraction(cost_model.bandwidth_bytes_per_s)
-    return [
-        (
-            kind.num_steps,
-            [_Line(m * alpha, (sent * beta + reduced * gamma) / candidate.units) for m, sent, reduced in exact],
-        )
-        for kind in candidate.kinds
-        for exact in [[tuple(map(Fraction, terms)) for terms in kind.candidates]]
-    ]
+
+    def line(terms: Terms) -> _Line:
+        messages, sent, reduced = map(Fraction, terms)
+        return _Line(messages * alpha, (sent * beta + reduced * gamma) / candidate.units)
+
+    return [(kind.num_steps, [line(terms) for terms in kind.candidates]) for kind in candidate.kinds]
 
 
 def _breakpoints(candidate: Profile, cost_model: CostModel) -> set[Fraction]:

@@ -89,9 +89,8 @@ def explain_wrong(schedule: Schedule, chunk: int) -> ProofError:
     given = _origins(schedule, chunk)
     history = _replay_chunk(schedule, chunk, given)
     due = schedule.held_after(chunk, chunk + 1)[:, 0].copy()
-    last_step = np.full(
-        len(due), schedule.num_steps
-    )  # the step that made each member's value; num_steps if it has none
+    # The step that made each member's value; num_steps if it has none.
+    last_step = np.full(len(due), schedule.num_steps)
     for member, values in history.values.items():
         last_step[member] = values[-1].step
         due[member] &= not (values[-1].counts == 1).all()
