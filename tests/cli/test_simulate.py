@@ -169,6 +169,11 @@ def test_results_are_compared(tmp_path: Path) -> None:
     text = run_choreo("simulate", "--compare", *map(str, files)).out
     assert "1 link changed, the largest change in busy time first; 7 links as before" in text
     assert "no link's load changed" in run_choreo("simulate", "--compare", str(files[0]), str(files[0])).out
+    broken = json.loads(files[1].read_text())
+    del broken["links"][1]["from"]
+    files[1].write_text(json.dumps(broken))
+    told = run_choreo("simulate", "--compare", *map(str, files)).err
+    assert told == f"choreo: {files[1]}: links[1] lacks from, to, bytes, busy_s or utilisation\n"
 
 
 def test_a_page_and_a_timeline(tmp_path: Path) -> None:

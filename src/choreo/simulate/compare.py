@@ -67,6 +67,10 @@ def read_result(path: Path) -> dict[str, Any]:
     ]
     if bad:
         raise UsageError(f"{shown(path)}: {bad[0]} is not what choreo simulate --json writes there")
+    try:
+        _loads(found)
+    except UsageError as error:
+        raise UsageError(f"{shown(path)}: {error}") from None
     return dict(found)
 
 
@@ -109,12 +113,12 @@ class _Load(NamedTuple):
 def _loads(result: dict[str, Any]) -> dict[tuple[str, str], _Load]:
     """The load of each link, by its ends; parallel links are summed."""
     loads: dict[tuple[str, str], _Load] = {}
-    for link in result.get("links") or []:
+    for number, link in enumerate(result.get("links") or []):
         try:
             ends = (str(link["from"]), str(link["to"]))
             load = _Load(float(link["bytes"]), float(link["busy_s"]), float(link["utilisation"]))
         except (KeyError, TypeError, ValueError):
-            raise UsageError("a link of the result lacks from, to, bytes, busy_s or utilisation") from None
+            raise UsageError(f"links[{number}] lacks from, to, bytes, busy_s or utilisation") from None
         carried = loads.get(ends, _Load(0.0, 0.0, 0.0))
         loads[ends] = _Load(
             carried.bytes + load.bytes, max(carried.busy_s, load.busy_s), max(carried.utilisation, load.utilisation)
