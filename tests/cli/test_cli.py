@@ -11,6 +11,7 @@ import pytest
 import choreo
 from choreo.algorithms import list_algorithms
 from choreo.cli import COMMANDS
+from choreo.cli.output.text.plot import plot
 from tests.helpers.cli import BROKEN, PRICE_KEYS, fine, record, table
 from tests.helpers.command import run_choreo
 
@@ -233,6 +234,12 @@ def test_sweep() -> None:
     assert printed.startswith(title)
     assert all(one["algorithm"] in printed for one in ranges)
     assert "└─" in printed
+
+
+def test_of_equal_curves_that_lose_the_first_is_on_top() -> None:
+    times = {"fast": [1.0, 4.0], "first": [2.0, 2.0], "same": [2.0, 2.0]}
+    drawn = plot([1, 2], times, ["fast", "first"])
+    assert [line.split() for line in drawn[-2:]] == [["●", "fast"], ["○", "first"]]
 
 
 @pytest.mark.parametrize("sizes", ["0:0", "8:8", "0:8", "1:1GiB", "0:1GiB"])

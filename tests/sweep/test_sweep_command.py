@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -92,6 +93,14 @@ def test_a_case_that_is_refused_is_said_once() -> None:
     assert lines
     assert all(line.startswith("left out: ") for line in lines)
     assert len(set(lines)) == len(lines)
+
+
+def test_plans_have_the_units_and_names_of_choreo_plan() -> None:
+    words = ("llama3-8b", "--cluster", "hgx-h100", "--gpus", "8", "--global-batch", "64", "--seq", "4096", "--tp", "8")
+    swept = fine("sweep", "plan", *words, "--pp", "1", "--cp", "1").out
+    assert re.search(r"step +MFU +memory", swept)
+    assert " GB" in swept
+    assert "GiB" not in swept
 
 
 def test_cases_that_are_left_out_are_not_counted() -> None:

@@ -47,7 +47,14 @@ FIGURES = {
     "bottleneck": 5,
     "axes": 6,
 }
-TITLES = {"size_bytes": "size", "total_s": "time", "time_s": "time", "step_time_s": "step", "memory_bytes": "memory"}
+TITLES = {
+    "size_bytes": "size",
+    "total_s": "time",
+    "time_s": "time",
+    "step_time_s": "step",
+    "memory_bytes": "memory",
+    "mfu": "MFU",
+}
 
 
 def print_table(table: Table) -> None:
@@ -79,7 +86,7 @@ def cell(name: str, value: Any) -> str:  # noqa: PLR0911 - one return for each u
     if name.endswith("_bytes_per_s") or name == "bandwidth":
         return format_bandwidth(value)
     if name.endswith("_bytes"):
-        return format_bytes(value)
+        return format_bytes(value, binary=False if name == "memory_bytes" else None)
     if name.endswith("_s") or name == "alpha":
         return format_time(value)
     if name in ("efficiency", "mfu", "hfu"):

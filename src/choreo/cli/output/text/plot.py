@@ -17,7 +17,8 @@ HEIGHT = 14
 def plot(sizes: Sequence[float], times: Mapping[str, Sequence[float]], winners: Sequence[str]) -> list[str]:
     """Lines of a plot of each algorithm's time at each size; where curves meet, the winner's mark is on top.
 
-    `winners[i]` is the cheapest algorithm at sizes[i]. There is one column per size.
+    Of other curves that meet, the first is on top. `winners[i]` is the cheapest algorithm at sizes[i]. There is one
+    column per size.
     """
     # The plot is about who wins, so it reaches only a little above the winners' curves.
     best = [times[name][column] for column, name in enumerate(winners)]
@@ -26,7 +27,7 @@ def plot(sizes: Sequence[float], times: Mapping[str, Sequence[float]], winners: 
     marks = {name: MARKS[index % len(MARKS)] for index, name in enumerate(times)}
     grid = [[" "] * len(sizes) for _ in range(HEIGHT)]
     for column, winner in enumerate(winners):
-        for name in [*(n for n in times if n != winner), winner]:
+        for name in [*(n for n in reversed([*times]) if n != winner), winner]:
             row = round((math.log10(times[name][column]) - low) / (high - low) * (HEIGHT - 1))
             if 0 <= row < HEIGHT:
                 grid[row][column] = marks[name]
