@@ -185,6 +185,15 @@ def test_a_page_and_a_timeline(tmp_path: Path) -> None:
     assert "give one --size" in refusal("all_reduce", *RING, "--sweep", "8:64", "--html", str(page))
 
 
+def test_a_wrong_schedule_of_a_file_is_named_by_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "wrong.json"
+    file.write_text('{"collective": "broadcast", "ranks": 3, "steps": [[{"src": 1, "dst": 2, "chunk": 0}]]}')
+    for words in (("simulate", "-t", "ring(4)"), ("price",)):
+        ran = run_choreo(*words, "--schedule", str(file), "--size", "8")
+        assert ran.code == 1
+        assert ran.err.startswith(f"choreo: {file}: step 0: rank 1 sends chunk 0")
+
+
 def test_what_nccl_would_do() -> None:
     found = answer("all_reduce", "-t", "hgx-h100", "--size", "1GiB", "--library", "nccl")
     assert (found["library"], found["algorithm"], found["protocol"]) == ("nccl", "NVLS", "Simple")

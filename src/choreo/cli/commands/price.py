@@ -121,7 +121,7 @@ def _profiles(chosen: ScheduleOptions, ranks: int | None, ports: str, cores: int
     from choreo.price import profile
 
     if chosen.schedule is not None:
-        return [profile(checked(chosen.build(ranks)), ports, cores=cores)]
+        return [profile(checked(chosen.build(ranks), chosen.schedule), ports, cores=cores)]
     candidates = chosen.candidates(ranks)
     ranks = chosen.need_ranks(ranks)
     if len(candidates) == 1:

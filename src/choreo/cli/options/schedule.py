@@ -16,7 +16,7 @@ from choreo.cli.options.common import LOADED, load_option, needed_size, ranks_op
 from choreo.cli.options.topology import need_topology, topology_option
 from choreo.cli.output.text.table import echo_note
 from choreo.cli.progress import waiting
-from choreo.errors import UnknownNameError, UsageError, shown
+from choreo.errors import ProofError, UnknownNameError, UsageError, shown
 
 if TYPE_CHECKING:
     from choreo.schedule import Schedule
@@ -248,11 +248,16 @@ def trusted(candidate: ScheduleOptions, ranks: int) -> Schedule:
     return schedule if in_library and candidate.axes is None else checked(schedule)
 
 
-def checked(schedule: Schedule) -> Schedule:
-    """A schedule that was just proved: figures of a wrong one are worthless."""
+def checked(schedule: Schedule, file: Path | None = None) -> Schedule:
+    """A schedule that was just proved: figures of a wrong one are worthless. An error names the file that has it."""
     from choreo.prove import prove
 
-    prove(schedule)
+    try:
+        prove(schedule)
+    except ProofError as error:
+        if file is not None:
+            error.tell(f"{shown(file)}: {error.story}")
+        raise
     return schedule
 
 

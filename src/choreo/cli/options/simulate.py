@@ -169,7 +169,7 @@ class Asked:
 
         chosen = self.chosen
         if chosen.schedule is not None:
-            return checked(chosen.build(None))
+            return checked(chosen.build(None), chosen.schedule)
         assert chosen.collective is not None
         if chosen.algorithms == (SYNTHESIZED,):
             return self.synthesized(size)
