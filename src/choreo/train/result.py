@@ -139,6 +139,6 @@ class TrainingRun(Result):
 
     def summary(self) -> str:
         """Model, plan, first and last loss, and the median step."""
-        losses = f"loss {self.losses[0]:.4f} to {self.losses[-1]:.4f} in {len(self.steps)} steps"
+        losses = f"loss {self.losses[0]:.4f} to {self.losses[-1]:.4f} in {counted(len(self.steps), 'step')}"
         job = f"{self.model} on {counted(self.ranks, 'rank')}, {self.plan}"
         return f"{job}: {losses}, {format_time(self.time_s)} a step"
