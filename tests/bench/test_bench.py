@@ -127,7 +127,11 @@ def test_figures() -> None:
         ({"against": ("mpich",)}, "there is no library 'mpich'"),
         ({"algorithm": "rong"}, "there is no all_reduce algorithm 'rong'"),
         ({"collective": "all_reduc"}, "did you mean"),
-        ({"rounds": 0}, "at least one round"),
+        ({"rounds": 0}, "rounds must be a whole number of at least 1, not 0"),
+        ({"warmup": -1}, "warmup must be a whole number of at least 0, not -1"),
+        ({"checks": -2}, "checks must be a whole number of at least 0, not -2"),
+        ({"sizes": ()}, "there is no size to measure"),
+        ({"timeout_s": 0.0}, "the timeout of a round must be more than 0 s, not 0"),
     ],
 )
 def test_mistakes_are_reported_before_anything_starts(wrong: dict[str, object], said: str) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from choreo.algorithms import build
 from choreo.calibrate.calibrate import PROBES, SIZES, Calibration, calibrate
+from choreo.calibrate.device.calibrate_cpu import calibrate_cpu
 from choreo.calibrate.fit import Sample, fit
 from choreo.cli import COMMANDS
 from choreo.errors import CalibrationError, UsageError
@@ -175,6 +176,12 @@ def fitted(*residuals: float) -> Calibration:
     """A calibration whose bands are this far off."""
     bands = [Band(2 << at, 1 << 62, 1e-6, 1e9, 0.0, residual=residual) for at, residual in enumerate(residuals)]
     return Calibration(Constants(tuple(bands), host="here", cores=2), (), 15.25)
+
+
+def test_rounds_that_are_none_are_refused_before_anything_starts() -> None:
+    for measure in (lambda: calibrate([2], most_bytes=8, rounds=0), lambda: calibrate_cpu(rounds=0)):
+        with pytest.raises(UsageError, match="rounds must be a whole number of at least 1, not 0"):
+            measure()
 
 
 def test_a_bad_fit_is_not_kept() -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from choreo.algorithms import build, get_algorithm, list_algorithms
 from choreo.bench.inputs import OPERATIONS, dtype_of
+from choreo.checks import whole_number
 from choreo.collectives import get_collective
 from choreo.errors import ChoreoError, UsageError
 
@@ -49,10 +50,12 @@ class BenchOptions:
         for name in self.against:
             if name not in PEERS:
                 raise UsageError(f"there is no library {name!r} to run against; use {', '.join(PEERS)}")
-        if self.rounds < 1 or self.warmup < 0 or self.checks < 0 or not self.sizes:
-            raise UsageError(
-                "there must be at least one round and one size, and iterations, warm-up and checks must be 0 or more"
-            )
+        for name, least in (("rounds", 1), ("warmup", 0), ("checks", 0)):
+            whole_number(name, getattr(self, name), least)
+        if not self.sizes:
+            raise UsageError("there is no size to measure; give one at least")
+        if not self.timeout_s > 0:
+            raise UsageError(f"the timeout of a round must be more than 0 s, not {self.timeout_s:g}")
 
     def algorithms(self) -> list[str | None]:
         """The algorithms to measure; None is the one that is chosen."""

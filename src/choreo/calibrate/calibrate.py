@@ -18,6 +18,7 @@ from choreo.algorithms import build
 from choreo.bench.inputs import case_of
 from choreo.bench.session import BenchSession, race
 from choreo.calibrate.fit import Sample, fit
+from choreo.checks import whole_number
 from choreo.errors import CalibrationError, ChoreoError, UsageError, shown
 from choreo.results import Result, result
 from choreo.run.execute.backend import warn_if_slow
@@ -166,11 +167,12 @@ def calibrate(
     """
     if not ranks or min(ranks) < 2:
         raise UsageError(f"calibrating needs at least 2 ranks, which send messages, not {min(ranks, default=0)}")
+    rounds = whole_number("rounds", rounds)
     warn_if_slow()
     most, round_s = size_of(most_bytes, "most_bytes"), time_of(round_s, "round_s")
     sizes = [size for size in SIZES if size <= most]
     if not sizes:
-        raise UsageError(f"most_bytes must be at least {SIZES[0]}, not {most:g}")
+        raise UsageError(f"most_bytes (--most) must be at least {SIZES[0]}, not {most:g}")
     load_average = os.getloadavg()[0]
     samples: list[Sample] = []
     cores = os.cpu_count() or 1

@@ -14,6 +14,7 @@ from typing import ClassVar
 from choreo.calibrate.device.fit import FitErrors
 from choreo.calibrate.device.fit_cpu import collective_s, cpu_errors, fit_shared
 from choreo.calibrate.device.measure_cpu import PROBES, CpuRanks, measure_cpu
+from choreo.checks import whole_number
 from choreo.errors import CalibrationError, DeviceError, shown
 from choreo.hardware.cpu import Cpu
 from choreo.hardware.cpu_file import cpu_from
@@ -142,6 +143,7 @@ def calibrate_cpu(*, rounds: int = 3, progress: Callable[[str], None] | None = N
 
     Nothing is kept until `save()` is called on the result, which refuses a bad fit.
     """
+    rounds = whole_number("rounds", rounds)
     if importlib.util.find_spec("torch") is None:
         raise DeviceError("measuring a processor needs PyTorch, which is not installed: pip install 'choreo[torch]'")
     cores = len(os.sched_getaffinity(0))

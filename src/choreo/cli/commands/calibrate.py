@@ -93,8 +93,6 @@ def measure_messages(
     ranks: list[int], most: int, rounds: int, as_json: bool, *, show: bool, dry_run: bool, force: bool
 ) -> int:
     """Measure what messages between ranks cost, or load what was measured, and print it."""
-    if rounds < 1:
-        raise UsageError(f"--rounds must be at least 1, not {rounds}")
     import msgspec
 
     from choreo.calibrate import calibrate
@@ -165,8 +163,6 @@ def measure_processor(output: Path | None, rounds: int, as_json: bool, *, keep: 
     from choreo.calibrate.device import calibrate_cpu
     from choreo.cli.output.calibration import print_processor
 
-    if rounds < 1:
-        raise UsageError(f"--rounds must be at least 1, not {rounds}")
     if output is not None and not output.parent.is_dir():
         raise UsageError(f"{shown(output)} cannot be written: there is no folder {shown(output.parent)}")
     found = calibrate_cpu(rounds=rounds, progress=lambda text: click.echo(text, err=True))
