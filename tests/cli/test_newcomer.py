@@ -271,7 +271,7 @@ def test_a_file_that_could_not_be_written_is_refused_before_the_work(tmp_path: P
 
 
 def test_a_slow_rail_is_all_links_of_its_switch() -> None:
-    switches = "switch0 to switch1 each join 8 devices, switch2 to switch9 each join 2 groups of 8"
+    switches = "switch0 and switch1 each join 8 devices, switch2 to switch9 each join 2 groups of 8"
     assert switches in " ".join(fine("topology", "show", "hgx-h100:2").out.split())
     told = ["simulate", "all_gather", "-t", "hgx-h100:2", "--size", "64MiB", "-a", "ring", "--json"]
     one_by_one = [word for rank in (0, 8) for word in ("--slow-link", f"{rank}-switch2=0.5")]

@@ -119,8 +119,8 @@ def _switches(topology: Topology) -> list[str]:
                 if dimension.groups_of == 1
                 else f"{dimension.size} groups of {dimension.groups_of}"
             )
-            names = f"switch{first} to switch{last} each join" if dimension.switches > 1 else f"switch{first} joins"
-            told.append(f"{names} {what}")
+            several = f"switch{first} {'and' if last == first + 1 else 'to'} switch{last} each join"
+            told.append(f"{several if dimension.switches > 1 else f'switch{first} joins'} {what}")
             first = last + 1
     return [", ".join(told)] if len(told) > 1 else []
 
