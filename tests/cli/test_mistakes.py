@@ -16,6 +16,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["prvoe"], "there is no command 'prvoe'; did you mean 'prove' or"),
     ([""], "there is no command ''"),
     (["--nonsense"], "no such option '--nonsense'; see choreo --help"),
+    (["help"], "there is no command 'help'; choreo --help lists the commands, and choreo COMMAND --help"),
     (["nccl", "all_reduce"], "there is no command 'nccl'; choreo simulate --library nccl, choreo tune and"),
     (["list", "--nonsense"], "no such option '--nonsense'; see choreo list --help"),
     (

@@ -66,6 +66,7 @@ COMMANDS = {name: summary for commands in SECTIONS.values() for name, summary in
 MOST_TAKERS = 8
 # What may be typed as a command, and the command that does it.
 ELSEWHERE = {
+    "help": "choreo --help lists the commands, and choreo COMMAND --help the options of one",
     "nccl": "choreo simulate --library nccl, choreo tune and choreo sweep nccl know NCCL",
 }
 
