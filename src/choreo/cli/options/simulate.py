@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from choreo.cli.options.implied import check_implied
@@ -247,6 +248,8 @@ def _effort(schedule: Schedule) -> float:
     return float(_length(schedule)) ** 2 / max(1, schedule.num_steps)
 
 
+# Asked for twice: whether a schedule is too long, and which is quick to simulate. A count may take seconds.
+@lru_cache(maxsize=64)
 def _length(schedule: Schedule) -> int:
     """The transfers of a schedule, counted until they are too many."""
     transfers = 0
