@@ -297,6 +297,16 @@ def test_collectives_run_as_nccl_would_choose() -> None:
     assert small.algorithm == "double_binary_tree"  # trees are for what latency dominates
 
 
+def test_a_named_algorithm_runs_along_the_dimensions_that_its_group_fills() -> None:
+    rule = Rule(
+        get_topology("ring(6, 50GB/s, 1us) x ring(4, 50GB/s, 1us)"), {"all_reduce": "hierarchical"}, "translated"
+    )
+    assert rule.schedule("all_gather", tuple(range(24)), 1 << 20, None).axes == "6x4:ring,ring"
+    assert rule.schedule("all_reduce", tuple(range(12)), 1 << 20, None).axes == "6x2:ring,ring"
+    assert rule.schedule("all_gather", (0, 6, 12, 18), 1 << 20, None).axes == "4:ring"
+    assert rule.schedule("all_gather", (0, 7, 14, 21), 1 << 20, None).axes == "2x2:ring,ring"  # it fills none
+
+
 def test_a_replay_takes_the_recorded_times() -> None:
     graph = GraphBuilder(2)
     for rank in range(2):

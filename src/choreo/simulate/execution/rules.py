@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from choreo.algorithms import Axes, axes_of, build, list_algorithms
+from choreo.algorithms import Axes, axes_of, build, get_algorithm, list_algorithms
 from choreo.errors import ChoreoError, RefusedError, UsageError
 from choreo.nccl import nccl_choice
 from choreo.nccl.system.placed import system_of
@@ -41,7 +41,7 @@ class Rule:
     def schedule(self, collective: str, devices: tuple[int, ...], size_bytes: float, root: int | None) -> Schedule:
         """The schedule for a collective of these devices, its ranks in this order."""
         name = self.by_collective.get(collective, self.default)
-        axes = _sub_mesh(self.topology, devices) if name == "suggested" else None
+        axes = _sub_mesh(self.topology, devices) if _takes_axes(collective, name) else None
         by_size = (devices, size_bytes) if name in RULES[1:] else ()
         key = (collective, name, len(devices), root, axes, by_size)
         if key not in self._chosen:
@@ -66,7 +66,8 @@ class Rule:
                 return build(collective, axes.algorithms[0], ranks, root=root)
             return build(collective, FLAT[collective], ranks, root=root)
         if name not in RULES:
-            return build(collective, name, ranks, root=root)
+            options: dict[str, object] = {} if axes is None else {"axes": axes}
+            return build(collective, name, ranks, root=root, segments=None, **options)
         if name == "nccl":
             return self._by_nccl(collective, devices, size_bytes, root)
         schedules = _buildable(collective, ranks, root, sorted(known))
@@ -112,6 +113,11 @@ def _buildable(collective: str, ranks: int, root: int | None, names: Sequence[st
         if not schedule.switches:
             found.append(schedule)
     return found
+
+
+def _takes_axes(collective: str, name: str) -> bool:
+    """Whether the choice depends on the dimensions of the network that the devices fill."""
+    return name == "suggested" or (name not in RULES and "axes" in get_algorithm(collective, name).options)
 
 
 def _sub_mesh(topology: Topology, devices: tuple[int, ...]) -> Axes | None:
