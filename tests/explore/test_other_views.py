@@ -18,7 +18,7 @@ from choreo.explore.fields import FieldError, Fields
 from choreo.explore.server.worker import answers
 from choreo.explore.static import static_page
 from choreo.explore.views.measure import Measure, Timeline, measure, timeline
-from choreo.explore.views.plans import LIMITS, One, Plans, one_plan, pareto, plan_page, plans
+from choreo.explore.views.plans import LIMITS, One, Plans, PlansData, one_plan, pareto, plan_page, plans
 from choreo.explore.views.store import Ask, Where, ask_store
 from choreo.explore.views.winners import Map, winners
 from choreo.explore.views.write import document
@@ -106,13 +106,23 @@ def test_plans_of_unknown_software_say_so() -> None:
     assert "Note: nothing is known of the software 'megatorn'" in told["title"]
 
 
+def times_by_plan(told: PlansData) -> dict[tuple[int, ...], float]:
+    """The estimated time of each plan, by its fields; those of recomputation follow from the memory there is."""
+    fields = [name for name in told["fields"] if name != "recompute_layers"]
+    columns = [np.frombuffer(base64.b64decode(told["fields"][name]), "<i2").tolist() for name in fields]
+    seconds = np.frombuffer(base64.b64decode(told["time_s"]), "<f4").tolist()
+    return dict(zip(zip(*columns, strict=True), seconds, strict=True))
+
+
 def test_what_if_moves_the_plans_and_a_plan_has_its_page() -> None:
     job = ("llama3-8b", "hgx-h100:1", 16, 4096)
     as_it_is, slower = plans(Plans(*job)), plans(Plans(*job, bandwidth=0.25, memory=2.0))
-    times = [np.frombuffer(base64.b64decode(told["time_s"]), "<f4") for told in (as_it_is, slower)]
-    assert times[0].shape == times[1].shape
-    assert (times[1] >= times[0] * (1 - 1e-6)).all()
-    assert times[1].sum() > 1.05 * times[0].sum()
+    times = [times_by_plan(told) for told in (as_it_is, slower)]
+    both = times[0].keys() & times[1].keys()
+    assert len(both) > 0.9 * len(times[0])  # of plans in several chunks each search leaves out those that are slower
+    was, now = (np.array([found[plan] for plan in both]) for found in times)
+    assert (now >= was * (1 - 1e-6)).all()
+    assert now.sum() > 1.05 * was.sum()
     assert slower["room_bytes"] == 2 * as_it_is["room_bytes"]
     row = as_it_is["best"][0]
     best = choreo.plan("llama3-8b", cluster="hgx-h100:1", global_batch=16, seq=4096).best

@@ -363,6 +363,17 @@ def test_the_open_search_is_never_worse_than_a_pinned_one(case: Case, pytestconf
             assert best.step_time_s <= (1 + ALIKE) * step.step_time_s, (fixed, one)
 
 
+@pytest.mark.parametrize("pp", [5, 10])
+def test_an_open_search_has_stages_that_layers_do_not_divide_into(pp: int) -> None:
+    """46 layers on 40 GPUs: the best pipelines have 5 stages of 4 chunks, the simple ones have none."""
+    job = job_of(("glm-4.5-air", 40, 80, 4096, "hgx-h100", "megatron-core", "bf16"))
+    found = search(job)
+    (_, best), *_ = found.plans
+    (_, step), *_ = search(job, fixed={"pp": pp}).plans
+    assert step.fits and best.step_time_s <= (1 + ALIKE) * step.step_time_s
+    assert len(found.space) == len(found.estimate.time_s)
+
+
 def test_a_plan_that_the_program_does_not_have_is_reported() -> None:
     job = job_of(PINNED[0])
     assert not detailed(job, Plan(dp=2, tp=2, pp=2, zero=1, sequence_parallel=True)).warnings

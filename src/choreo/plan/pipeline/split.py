@@ -26,7 +26,9 @@ from choreo.workload.flops import forward_flops
 from choreo.workload.legal import CHUNK_EXTRAS, STAGE_EXTRAS, even
 from choreo.workload.plan import SPLITS, listed_layers
 
-__all__ = ["PipelineStage", "balanced_split", "cost_split", "layers_per_stage", "stage_list", "worth_balancing"]
+__all__ = [
+    "PipelineStage", "above_mean", "balanced_split", "cost_split", "layers_per_stage", "stage_list", "worth_balancing",
+]  # fmt: skip
 
 Kinds = tuple[str, ...]
 Sums: TypeAlias = np.ndarray[tuple[int], np.dtype[np.float64]]  # of the costs of the layers up to each
@@ -262,6 +264,17 @@ def worth_balancing(
     if divides:
         return balanced < GAIN * _busiest(costs, layers_per_stage(model, pp, chunks), pp)
     return asked or balanced < ABOVE_MEAN * sum(costs) / pp
+
+
+def above_mean(model: Model, pp: int, seq: int, precision: str, split: str) -> float:
+    """How much more than the mean the costliest of `pp` stages has to do.
+
+    >>> from choreo.workload import get_model
+    >>> round(above_mean(get_model("gpt3-175b"), 64, 2048, "bf16", "balanced"), 2)
+    1.33
+    """
+    costs = _costs(model, seq, precision)
+    return _busiest(costs, layers_per_stage(model, pp, 1, split, seq, precision), pp) * pp / sum(costs)
 
 
 def _busiest(costs: tuple[float, ...], counts: Sequence[int], pp: int) -> float:

@@ -61,6 +61,11 @@ class Estimate:
     memory_bytes: Floats
     recompute_layers: Ints
 
+    def __add__(self, other: Estimate) -> Estimate:
+        """Those of the plans of two spaces."""
+        names = ("time_s", "memory_bytes", "recompute_layers")
+        return Estimate(*(np.concatenate([getattr(self, name), getattr(other, name)]) for name in names))
+
 
 def estimate(job: TrainingJob, space: Space, table: LayerTable, room: float | None = None) -> Estimate:
     """Time and memory of every plan; as few layers are recomputed as `room` bytes allow."""

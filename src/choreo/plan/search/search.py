@@ -16,7 +16,8 @@ from choreo.errors import PlanError
 from choreo.plan.job import TrainingJob
 from choreo.plan.layer.table import tabulate
 from choreo.plan.search.estimate import Estimate, estimate
-from choreo.plan.search.space import CUT, Fixed, Space, enumerate_plans, space_of
+from choreo.plan.search.further import may_be_faster
+from choreo.plan.search.space import CUT, Among, Fixed, Space, enumerate_plans, space_of
 from choreo.plan.software.ability import ability_of
 from choreo.plan.step import Step, evaluate, evaluate_job
 from choreo.workload import Plan
@@ -59,7 +60,40 @@ def detailed(job: TrainingJob, plan: Plan, *, timeline: bool = False) -> Step:
 def search(job: TrainingJob, *, fixed: Fixed | None = None, best: int = 5) -> Found:
     """The best plans with the fixed fields, one for each cut, best first."""
     fixed = dict(fixed or {})
-    space = enumerate_plans(
+    space = _space(job, fixed)
+    if len(space) == 0:
+        raise _nothing(job, fixed, space)
+    table = tabulate(job, space)
+    room = job.room_bytes
+    guess = estimate(job, space, table, room)
+    space = space.with_column("recompute_layers", guess.recompute_layers)
+    tables, first = [table], len(space)
+    balances = ability_of(job.software.name).balances and not {"split", "pp", "interleave", "schedule"} & set(fixed)
+    if balances and (among := may_be_faster(job, space, guess, room)):
+        further = _space(job, fixed, among)
+        if len(further):
+            tables.append(tabulate(job, further))
+            more = estimate(job, further, tables[1], room)
+            space += further.with_column("recompute_layers", more.recompute_layers)
+            guess += more
+    steps = []
+    for row in promising(space, guess, room):
+        plan, later = space.plan(row), row >= first
+        costs = tables[later].of_plan(row - first * later)
+        steps.append((plan, evaluate_job(job, plan, table=costs)))
+    # Plans that leave enough memory free go before plans that merely fit.
+    roomy = [one for one in steps if one[1].memory_bytes <= room]
+    kept = best_of_each_cut(roomy or steps)
+    if kept[0][1].fits:
+        kept = [found for found in kept if found[1].fits]
+    too_large = int(np.count_nonzero(guess.memory_bytes > room))
+    ruled_out = {**space.ruled_out, **({TOO_LARGE: too_large} if too_large else {})}
+    return Found(tuple(kept[:best]), space.considered, ruled_out, space, guess)
+
+
+def _space(job: TrainingJob, fixed: Fixed, further: Among | None = None) -> Space:
+    """Every plan, or further ones."""
+    return enumerate_plans(
         job.model,
         job.gpus,
         job.global_batch,
@@ -68,24 +102,8 @@ def search(job: TrainingJob, *, fixed: Fixed | None = None, best: int = 5) -> Fo
         precision=job.precision,
         software=job.software.name,
         node_gpus=job.cluster.node_gpus,
+        further=further,
     )
-    if len(space) == 0:
-        raise _nothing(job, fixed, space)
-    room = job.room_bytes
-    table = tabulate(job, space)
-    guess = estimate(job, space, table, room)
-    space = space.with_column("recompute_layers", guess.recompute_layers)
-    rows = promising(space, guess, room)
-    plans = [space.plan(row) for row in rows]
-    steps = [(plan, evaluate_job(job, plan, table=table.of_plan(row))) for plan, row in zip(plans, rows, strict=True)]
-    # Plans that keep the headroom go before plans that merely fit.
-    roomy = [one for one in steps if one[1].memory_bytes <= room]
-    kept = best_of_each_cut(roomy or steps)
-    if kept[0][1].fits:
-        kept = [found for found in kept if found[1].fits]
-    too_large = int(np.count_nonzero(guess.memory_bytes > room))
-    ruled_out = {**space.ruled_out, **({TOO_LARGE: too_large} if too_large else {})}
-    return Found(tuple(kept[:best]), space.considered, ruled_out, space, guess)
 
 
 def best_of_each_cut(steps: list[tuple[Plan, Step]]) -> list[tuple[Plan, Step]]:

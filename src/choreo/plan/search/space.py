@@ -29,16 +29,16 @@ from choreo.plan.search.axes import (
     modules_code,
     modules_of,
 )
+from choreo.plan.search.products import Reasoned, keep, keep_products
 from choreo.plan.software.ability import Ability, ability_of
 from choreo.workload import Model, Plan
 from choreo.workload.legal import BALANCED, CHUNK_EXTRAS, LISTED, RULES, Columns, Request, Rule, divisors, even
 from choreo.workload.plan import RECOMPUTE, SCHEDULES, SPLITS, listed_layers
 
-__all__ = ["CUT", "FIELDS", "SAME", "Fixed", "Space", "enumerate_plans", "space_of"]
+__all__ = ["CUT", "FIELDS", "SAME", "Among", "Fixed", "Space", "enumerate_plans", "space_of"]
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-Reasoned = tuple[str, Callable[[Columns], Bools]]  # a reason, and the plans that it does not apply to
 
 SAME = "the same as another plan"
 FIELDS = (
@@ -67,6 +67,11 @@ class Space:
     def __getitem__(self, name: str) -> Ints:
         return self.columns[name]
 
+    def __add__(self, other: Space) -> Space:
+        """The plans of two spaces of one job."""
+        columns = {name: np.concatenate([column, other[name]]) for name, column in self.columns.items()}
+        return replace(self, columns=columns, considered=self.considered + other.considered)
+
     def with_column(self, name: str, column: Ints) -> Space:
         """The same plans with new values of one field."""
         return replace(self, columns={**self.columns, name: column})
@@ -84,6 +89,14 @@ class Space:
             split=self.splits[values["split"]],
             precision=self.precision,
         )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Among:
+    """Some cuts by their numbers, and rules that their plans must keep."""
+
+    cuts: Ints
+    rules: Sequence[Reasoned]
 
 
 def space_of(plans: Sequence[Plan]) -> Space:
@@ -114,10 +127,12 @@ def enumerate_plans(
     precision: str = "bf16",
     software: str = "",
     node_gpus: int = 0,
+    further: Among | None = None,
 ) -> Space:
     """Every plan with the fixed fields; plans that the `software` does not have are left out.
 
-    Hybrid sharding is tried where the software has it and the size of a node is given.
+    Hybrid sharding is tried where the software has it and the size of a node is given. With `further`, the plans are
+    those with balanced layers that are left out otherwise.
     """
     fixed = dict(fixed or {})
     ability = ability_of(software)
@@ -128,6 +143,10 @@ def enumerate_plans(
     request = Request(model, gpus, global_batch, seq, ability.uneven_stages, listed=listed)
     cuts = list_cuts(model, gpus, fixed, node_gpus if ability.hybrid else 0)
     options = list_options(model, ability, fixed)
+    if further is not None:
+        options = keep(options, ability.zero_rules(fixed), Counter())
+        kept = _balanced(request, ability, fixed, cuts, options, precision, further)
+        return Space(kept, len(kept["dp"]), {}, precision, splits)
     most = range(2, min(MOST_INTERLEAVE, model.layers) + 1)
     if "split" not in fixed:
         chunks = [v for v in most if even(model.layers, v, CHUNK_EXTRAS)]
@@ -137,8 +156,8 @@ def enumerate_plans(
     considered = len(cuts["dp"]) * len(runs["micro_batch"]) * len(options["zero"])
     ruled_out: Counter[str] = Counter()
     # Combinations that a program never supports need not be enumerated.
-    runs = _keep(runs, ability.schedule_rules(fixed), ruled_out, len(cuts["dp"]) * len(options["zero"]))
-    options = _keep(options, ability.zero_rules(fixed), ruled_out, len(cuts["dp"]) * len(runs["micro_batch"]))
+    runs = keep(runs, ability.schedule_rules(fixed), ruled_out, len(cuts["dp"]) * len(options["zero"]))
+    options = keep(options, ability.zero_rules(fixed), ruled_out, len(cuts["dp"]) * len(runs["micro_batch"]))
     kept = _runnable(request, ability, fixed, (cuts, runs, options), split=splits.index(given), ruled_out=ruled_out)
     if "split" not in fixed and ability.balances:
         more = _balanced(request, ability, fixed, cuts, options, precision)
@@ -171,82 +190,44 @@ def _runnable(
     plainest = {name: np.full(len(cuts["dp"]), value) for name, value in (PLAINEST | {"split": split}).items()}
     plainest["sequence_parallel"] = (cuts["etp"] > 0).astype(np.int64)
     each = len(runs["micro_batch"]) * len(options["zero"])
-    table = _keep({**cuts, **plainest}, [*ability.cut_rules(fixed), *rules], ruled_out, each)
+    table = keep({**cuts, **plainest}, [*ability.cut_rules(fixed), *rules], ruled_out, each)
     rules = [*map(legal, RULES), *_distinct(fixed), *ability.run_rules(fixed), *more]
-    return _keep_products({name: table[name] for name in (*cuts, "split")}, runs, options, rules, ruled_out)
+    return keep_products({name: table[name] for name in (*cuts, "split")}, runs, options, rules, ruled_out)
 
 
 def _balanced(  # noqa: PLR0917 -- what plans depend on
-    request: Request, ability: Ability, fixed: Fixed, cuts: Columns, options: Columns, precision: str
+    request: Request,
+    ability: Ability,
+    fixed: Fixed,
+    cuts: Columns,
+    options: Columns,
+    precision: str,
+    further: Among | None = None,
 ) -> dict[str, Ints]:
-    """The plans that are worth a balanced split."""
+    """The plans that are worth a balanced split, or `further` ones."""
     most = min(MOST_INTERLEAVE, request.model.layers)
     stages = np.unique(cuts["pp"]).tolist()
     chunks = [int(fixed["interleave"])] if "interleave" in fixed else range(1, most + 1)
-    worth = np.zeros((max(stages, default=0) + 1, max(*chunks, most) + 1), np.bool_)
+    few = bool({"pp", "interleave", "schedule"} & set(fixed))
+    wanted = np.zeros((max(stages, default=0) + 1, max(*chunks, most) + 1), np.bool_)
     for pp in stages:
         for v in chunks:
-            worth[pp, v] = worth_balancing(request.model, pp, v, request.seq, precision=precision, asked="pp" in fixed)
-    here = np.asarray(worth.any(axis=1))[cuts["pp"]]
+            worth = [
+                worth_balancing(request.model, pp, v, request.seq, precision=precision, asked=asked)
+                for asked in (few or v == 1, True)
+            ]
+            wanted[pp, v] = worth[0] if further is None else worth[1] and not worth[0]
+    here = np.asarray(wanted.any(axis=1))[cuts["pp"]]
+    if further is not None:
+        here &= np.isin(cuts["cut"], further.cuts)
     cuts = {name: column[here] for name, column in cuts.items()}
-    more = [v for v in chunks if v > 1 and worth[:, v].any()]
+    more = [v for v in chunks if v > 1 and wanted[:, v].any()]
     runs = list_runs(request.global_batch, request.seq, fixed, more)
-    runs = _keep(runs, ability.schedule_rules(fixed), Counter())
-    rule = ("not worth balancing", lambda t: worth[t["pp"], t["interleave"]])
+    runs = keep(runs, ability.schedule_rules(fixed), Counter())
+    rules: list[Reasoned] = [("not worth balancing", lambda t: wanted[t["pp"], t["interleave"]])]
+    rules += further.rules if further is not None else ()
     axes = (cuts, runs, options)
-    return _runnable(request, ability, fixed, axes, split=BALANCED, ruled_out=Counter(), more=[rule])
-
-
-def _keep(table: Columns, rules: Sequence[Reasoned], ruled_out: Counter[str], each: int = 1) -> dict[str, Ints]:
-    """The rows that satisfy every rule; others are counted, as `each` plans, under the first rule they break."""
-    kept = dict(table)
-    for reason, holds in rules:
-        good = holds(kept)
-        left = int(np.count_nonzero(good))
-        if left < len(good):
-            ruled_out[reason] += each * (len(good) - left)
-            kept = {name: column[good] for name, column in kept.items()}
-    return kept
-
-
-def _keep_products(
-    cuts: Columns, runs: Columns, options: Columns, rules: Sequence[Reasoned], ruled_out: Counter[str]
-) -> dict[str, Ints]:
-    """The rows of cuts x runs x options that satisfy every rule; others are counted as `_keep` does.
-
-    No rule involves both a run and an option. So each cut has some runs and some options, and all their pairs.
-    """
-    count = len(cuts["dp"])
-    cuts = {**cuts, "number": np.arange(count)}
-    sides = [_product(cuts, runs), _product(cuts, options)]
-    for reason, holds in rules:
-        side = _side_with_columns(holds, sides)
-        good = holds(sides[side])
-        lost = sides[side]["number"][~good]
-        if len(lost):
-            plans = int(np.bincount(sides[1 - side]["number"], minlength=count)[lost].sum())
-            ruled_out.update({reason: plans} if plans else {})
-            sides[side] = {name: column[good] for name, column in sides[side].items()}
-    run, option = sides
-    each = np.bincount(option["number"], minlength=count)
-    first = np.cumsum(each) - each
-    pairs = each[run["number"]]
-    at_run = np.repeat(np.arange(len(pairs)), pairs)
-    at_option = np.arange(len(at_run)) + np.repeat(first[run["number"]] - (np.cumsum(pairs) - pairs), pairs)
-    return {name: column[at_run] for name, column in run.items() if name != "number"} | {
-        name: option[name][at_option] for name in options
-    }
-
-
-def _side_with_columns(holds: Callable[[Columns], Bools], sides: Sequence[Columns]) -> int:
-    """Which of the tables has all columns that a rule needs."""
-    for side, table in enumerate(sides):
-        try:
-            holds({name: column[:0] for name, column in table.items()})
-        except KeyError:
-            continue
-        return side
-    raise AssertionError("a rule asks for a run and an option at once")
+    return _runnable(request, ability, fixed, axes, split=BALANCED, ruled_out=Counter(), more=rules)
 
 
 def _distinct(fixed: Fixed) -> list[Reasoned]:
@@ -307,11 +288,3 @@ def _check(gpus: int, fixed: Fixed) -> None:
             near = min(divisors(rest), key=lambda d: (abs(d - value), d))
             raise PlanError(f"{factors}; {name} {near} would")
     raise PlanError(f"{factors}; {max(1, round(gpus / product)) * product} GPUs would")
-
-
-def _product(one: Columns, other: Columns) -> dict[str, Ints]:
-    """The product of two tables: every row of one combined with every row of the other."""
-    rows, columns = len(next(iter(one.values()))), len(next(iter(other.values())))
-    return {name: np.repeat(column, columns) for name, column in one.items()} | {
-        name: np.tile(column, rows) for name, column in other.items()
-    }

@@ -104,7 +104,7 @@ export class PlansView {
     if (!found) return;
     this.take(found);
     if (now.page) this.opened.ask(Number(now.page));
-    if (now.plan) this.picked.ask(Number(now.plan));
+    if (now.plan && Number(now.plan) < found.count) this.picked.ask(Number(now.plan));
     else if (found.best.length) this.picked.ask(found.best[0]);
     document.documentElement.dataset.plans = String(found.count);
   }
