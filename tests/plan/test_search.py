@@ -374,6 +374,16 @@ def test_an_open_search_has_stages_that_layers_do_not_divide_into(pp: int) -> No
     assert len(found.space) == len(found.estimate.time_s)
 
 
+def test_where_no_plan_keeps_the_headroom_the_fastest_that_very_likely_fits_is_taken() -> None:
+    job = replace(job_of(("minimax-m2", 24, 96, 4096, "hgx-b200", "megatron-core", "bf16")), headroom=0.1)
+    found = search(job)
+    (_, best), *_ = found.plans
+    assert best.memory_bytes > job.room_bytes and best.fits_chance >= 0.9
+    for fixed in ({"pp": 6, "tp": 4}, {"tp": 24}):
+        (_, step), *_ = search(job, fixed=fixed).plans
+        assert step.fits and best.step_time_s <= (1 + ALIKE) * step.step_time_s
+
+
 def test_a_plan_that_the_program_does_not_have_is_reported() -> None:
     job = job_of(PINNED[0])
     assert not detailed(job, Plan(dp=2, tp=2, pp=2, zero=1, sequence_parallel=True)).warnings

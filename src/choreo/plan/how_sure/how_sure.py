@@ -15,7 +15,7 @@ from pathlib import Path
 
 from choreo.plan.job import TrainingJob
 
-__all__ = ["FEWEST", "FILE", "UNKNOWN", "Errors", "errors_of", "fits_chance"]
+__all__ = ["FEWEST", "FILE", "NINE_OF_TEN", "UNKNOWN", "Errors", "errors_of", "fits_chance"]
 
 FILE = Path(__file__).parent / "errors.toml"
 FEWEST = 4  # the fewest steps of a group that can represent others

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from choreo.errors import PlanError
+from choreo.plan.how_sure.how_sure import NINE_OF_TEN, errors_of
 from choreo.plan.job import TrainingJob
 from choreo.plan.layer.table import tabulate
 from choreo.plan.search.estimate import Estimate, estimate
@@ -27,6 +28,8 @@ __all__ = ["TOO_LARGE", "Found", "detailed", "search"]
 TOO_LARGE = "does not fit in memory"
 # Evaluated in detail: this many of the best estimates, and the best estimate of this many cuts.
 DETAILED, CUTS = 32, 12
+# Standard deviations below which nine of ten values are.
+LIKELY = 1.282
 # Plans whose times differ by less than this are equally good: the simpler one goes first.
 ALIKE = 3e-3
 
@@ -64,8 +67,10 @@ def search(job: TrainingJob, *, fixed: Fixed | None = None, best: int = 5) -> Fo
     if len(space) == 0:
         raise _nothing(job, fixed, space)
     table = tabulate(job, space)
-    room = job.room_bytes
-    guess = estimate(job, space, table, room)
+    guess = estimate(job, space, table, job.room_bytes)
+    room = _room(job, float(guess.memory_bytes.min()))
+    if room > job.room_bytes:
+        guess = estimate(job, space, table, room)
     space = space.with_column("recompute_layers", guess.recompute_layers)
     tables, first = [table], len(space)
     balances = ability_of(job.software.name).balances and not {"split", "pp", "interleave", "schedule"} & set(fixed)
@@ -104,6 +109,16 @@ def _space(job: TrainingJob, fixed: Fixed, further: Among | None = None) -> Spac
         node_gpus=job.cluster.node_gpus,
         further=further,
     )
+
+
+def _room(job: TrainingJob, least: float) -> float:
+    """The memory that a plan may take, if one takes the `least`: all but the headroom where that suffices.
+
+    Otherwise what nine of ten plans would fit with; otherwise all that there is.
+    """
+    device = float(job.device.memory_bytes)
+    likely = device / (1 + errors_of(job).memory) ** (LIKELY / NINE_OF_TEN)
+    return next((room for room in (job.room_bytes, max(likely, job.room_bytes)) if least <= room), device)
 
 
 def best_of_each_cut(steps: list[tuple[Plan, Step]]) -> list[tuple[Plan, Step]]:
