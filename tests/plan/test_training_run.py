@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from choreo.errors import UsageError
+from choreo.errors import PlanError, UsageError
 from choreo.plan import least_gpus, plan
 from choreo.plan.training_run import Failures, best_interval, training_run
 from tests.helpers.command import run_choreo
@@ -68,6 +68,14 @@ def test_the_least_number_of_devices() -> None:
     assert found.gpus in (2, 4)
     half = plan("llama2-13b", cluster="hgx-h100", gpus=found.gpus // 2, global_batch=64, seq=4096).best.step
     assert half.memory_bytes > 0.9 * half.device_bytes
+
+
+def test_a_batch_that_no_number_of_racks_divides_gets_a_power_of_two() -> None:
+    fixed = {"tp": 1, "cp": 1, "pp": 4, "ep": 16}
+    found = least_gpus("deepseek-v3", cluster="gb200-nvl72", global_batch=256, seq=4096, **fixed)
+    assert found.gpus in (64, 128)
+    with pytest.raises(PlanError, match="no number of devices of hgx-h100:1 up to 8 holds llama3-70b"):
+        least_gpus("llama3-70b", cluster="hgx-h100:1", global_batch=16, seq=4096, tp=8)
 
 
 def test_on_the_command_line() -> None:

@@ -226,29 +226,34 @@ def least_gpus(
     4
     """
     place = get_cluster(cluster)
-    node = max(1, int(place.node_gpus))
-    inside = [count for count in range(1, node) if node % count == 0]
-    many = [node * nodes * scale for scale in _doubling() for nodes in (4, 5, 6, 7)]
-    first_error: PlanError | None = None
-    for gpus in [*inside, node, 2 * node, 3 * node, *many]:
-        if gpus > min(place.gpus or MOST_GPUS, MOST_GPUS):
-            break
+    most = min(place.gpus or MOST_GPUS, MOST_GPUS)
+    refusal: PlanError | None = None
+    for gpus in _counts(max(1, int(place.node_gpus)), most):
         batch = global_batch if isinstance(global_batch, int) else int(global_batch.split("/")[0]) * gpus
         try:
             found = plan(model, cluster=place, gpus=gpus, global_batch=batch, **more)
         except PlanError as error:
-            first_error = error
+            refusal = refusal or error
             continue
         if found.best.step.memory_bytes <= (1 - more.get("headroom", HEADROOM)) * found.best.step.device_bytes:
             return found
-    raise first_error or PlanError(
-        f"no number of devices of {place.name} up to {place.gpus or MOST_GPUS} holds {get_workload(model).name} with a "
-        f"global batch of {global_batch}; a shorter sequence or more devices would"
+    problem = (
+        f"no number of devices of {place.name} up to {most} holds {get_workload(model).name} with a global batch of"
     )
+    hint = f"a plan for some was refused: {refusal}" if refusal else "a shorter sequence or more devices would"
+    raise PlanError(f"{problem} {global_batch}; {hint}")
 
 
-def _doubling() -> list[int]:
-    return [1 << power for power in range(12)]
+def _counts(node: int, most: int) -> list[int]:
+    """Numbers of devices to try, from the smallest: parts of a node, nodes, and powers of two.
+
+    >>> _counts(8, 60), _counts(72, 150)
+    ([1, 2, 4, 8, 16, 24, 32, 40, 48, 56], [1, 2, 3, 4, 6, 8, 9, 12, 16, 18, 24, 32, 36, 64, 72, 128, 144])
+    """
+    inside = [count for count in range(1, node) if node % count == 0]
+    many = [node * nodes << power for power in range(most.bit_length()) for nodes in (4, 5, 6, 7)]
+    powers = [1 << power for power in range(most.bit_length())]
+    return sorted({count for count in (*inside, node, 2 * node, 3 * node, *many, *powers) if count <= most})
 
 
 def _planned(cluster: Cluster, one: Plan, step: Step) -> Planned:
