@@ -84,6 +84,25 @@ WRITTEN = {
     "Trillium": "TPU-v6e",
     "Intel Gaudi 3": "Gaudi-3-128G",
     "trn2": "Trainium-2-96G",
+    "DGX A100 640GB": "A100-80G-SXM",
+    "DGX A100 320GB": "A100-40G-SXM",
+    "HGX H100 640GB": "H100-80G-SXM",
+    "8x V100 256GB": "V100-32G-SXM2",
+    "H100 NVL 94GB": "H100-94G-NVL",
+    "NVIDIA H200 NVL": "H200-141G-NVL",
+    "A100-40GB PCIe": "A100-40G-PCIe",
+    "V100 PCIe 16GB": "V100-16G-PCIe",
+    "NVIDIA L40": "L40-48G-PCIe",
+    "Tesla T4": "T4-16G-PCIe",
+    "A30": "A30-24G-PCIe",
+    "MI350X": "MI350X-288G",
+    "4090": "RTX-4090-24G-PCIe",
+    "a4x-highgpu-4g": "GB200-192G",
+    "NVL72": "GB200-192G",
+    "g6e.48xlarge": "L40S-48G-PCIe",
+    "g2-standard-96": "L4-24G-PCIe",
+    "ND96asr_v4": "A100-40G-SXM",
+    "BM.GPU4.8": "A100-40G-SXM",
 }
 
 
@@ -110,9 +129,10 @@ def test_every_device_is_physical(name: str) -> None:
     assert device.peak("bf16") >= device.peak("fp32")
     assert device.peak("fp8") >= device.peak("bf16")
     assert device.cluster in {machine.name for machine in list_topologies()}
-    assert 0.5 < float(device.clock()) <= device.max_clock_hz / device.clock_hz
+    least = 0.5 if device.power_w > 70 else 0.3  # T4's 70 W are not enough for its rate
+    assert least < float(device.clock()) <= device.max_clock_hz / device.clock_hz
     steady = float(2 * 8192**3 / device.matmul_time(8192, 8192, 8192))
-    assert 0.5 < steady / device.peak() < 0.95
+    assert least < steady / device.peak() < 0.95
 
 
 @pytest.mark.parametrize(("text", "name"), WRITTEN.items())
@@ -125,6 +145,13 @@ def test_the_devices_of_the_topology_catalogue_are_known() -> None:
     for device in list_devices():
         if device.form != "PCIe" and device.chip in known[device.cluster].upper():
             assert get_device(known[device.cluster]).chip == device.chip
+
+
+@pytest.mark.parametrize(
+    "device", [one for one in list_devices() if one.family == "nvidia" and one.form in ("PCIe", "NVL")]
+)
+def test_cards_for_pcie_are_in_servers_without_nvlink(device: Device) -> None:
+    assert device.cluster.startswith("pcie-gen")
 
 
 def test_a_power_or_capacity_of_its_own_is_honoured() -> None:

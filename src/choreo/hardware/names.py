@@ -17,12 +17,12 @@ from choreo.hardware.files import list_devices, read_device
 __all__ = ["get_device"]
 
 CHIP = re.compile(
-    r"(?<![A-Z0-9])(GB300|GB200|GH200|B300|B200|H200|H20|H800|H100|A800|A100|V100|P100|L40S|L4|A40|A10G?|"
-    r"MI210|MI250X?|MI300[AX]|MI325X|MI355X)(?=$|[^A-Z0-9]|SXM|PCI|NVL|HBM|X[0-9])"
+    r"(?<![A-Z0-9])(GB300|GB200|GH200|B300|B200|H200|H20|H800|H100|A800|A100|V100|P100|L40S?|L4|A40|A30|A10G?|T4|"
+    r"MI210|MI250X?|MI300[AX]|MI325X|MI35[05]X)(?=$|[^A-Z0-9]|SXM|PCI|NVL|HBM|X[0-9])"
 )
 # Names of two words, or of another word.
 OTHERS = {
-    r"RTX[ -]*([345]090)": r"RTX\1",
+    r"(?:RTX|^)[ -]*([345]090)(?![0-9])": r"RTX\1",
     r"RTX[ -]*PRO[ -]*6000": "RTXPRO6000",
     r"(?:RTX[ -]*)?6000[ -]*ADA": "RTX6000ADA",
     r"(?:RTX[ -]*)?A6000": "A6000",
@@ -42,7 +42,12 @@ MACHINES = {
     r"\bP5\.48XLARGE|\bA3[ -](?:HIGH|MEGA|EDGE)GPU": "H100-80G-SXM",
     r"\bP5EN?\.48XLARGE|\bA3[ -]ULTRAGPU": "H200-141G-SXM",
     r"\bP6-B200|\bA4[ -]HIGHGPU": "B200-192G-SXM",
+    r"\bP6E-GB200|\bA4X[ -]HIGHGPU|^NVL72\b": "GB200-192G",
     r"\bG5\.\d*XLARGE": "A10G-24G",
+    r"\bG6\.\d*XLARGE|\bG2[ -]STANDARD": "L4-24G-PCIe",
+    r"\bG6E\.\d*XLARGE": "L40S-48G-PCIe",
+    r"\bND96ASR|\bBM\.GPU(?:4|\.B4)\b": "A100-40G-SXM",
+    r"\bND40RS": "V100-32G-SXM2",
 }
 TPUS = {
     "2": "TPU-v2", "3": "TPU-v3", "4": "TPU-v4", "5P": "TPU-v5p", "5E": "TPU-v5e", "6E": "TPU-v6e", "7": "TPU-v7",
@@ -66,7 +71,12 @@ GENERATIONS = {
     "BLACKWELL": "B200-192G-SXM",
 }
 # The usual variant, if the text names only the chip.
-USUAL = {"V100": "V100-32G-SXM2", "A100": "A100-80G-SXM", "A800": "A800-80G-SXM", "H100": "H100-80G-SXM"}
+USUAL = {
+    "V100": "V100-32G-SXM2", "A100": "A100-80G-SXM", "A800": "A800-80G-SXM", "H100": "H100-80G-SXM",
+    "H200": "H200-141G-SXM",
+}  # fmt: skip
+# How many devices a server has, if a text gives the memory of all of them together.
+OF_A_SERVER = (8, 16, 4)
 
 
 def get_device(text: str | Device) -> Device:
@@ -95,7 +105,9 @@ def get_device(text: str | Device) -> Device:
         if named is None:
             raise _unknown(text)
         chip = devices[named.upper()].chip
-    return _honoured(_nearest([device for device in list_devices() if device.chip == chip], wanted), wanted)
+    entries = [device for device in list_devices() if device.chip == chip]
+    wanted = _of_each(entries, wanted)
+    return _honoured(_nearest(entries, wanted), wanted)
 
 
 def _chip(wanted: str) -> str | None:
@@ -105,6 +117,15 @@ def _chip(wanted: str) -> str | None:
         return TPUS.get(found[1] + (found[2] or ""))
     matches = ((re.search(name, wanted), chip) for name, chip in OTHERS.items())
     return next((found.expand(chip) for found, chip in matches if found), None)
+
+
+def _of_each(entries: list[Device], wanted: str) -> str:
+    """The text with the memory of one device, where it gives that of a whole server: "DGX A100 640GB" has 8 of 80."""
+    capacity, known = CAPACITY.search(wanted), {_capacity(device) for device in entries}
+    if capacity is None or int(capacity[1]) < min(OF_A_SERVER) * min(known):
+        return wanted
+    each = next((size for size in (int(capacity[1]) // count for count in OF_A_SERVER) if size in known), None)
+    return wanted if each is None else wanted.replace(capacity[1], str(each), 1)
 
 
 def _capacity(device: Device) -> int:

@@ -34,7 +34,7 @@ _MACHINES: tuple[tuple[str, str, float, int], ...] = (
     (r"\ba3-?ultra|\ba4-?high", "roce", 3200, 8),
     (r"\ba2-?(ultra|mega|high)", "tcp", 100, 1),
     (r"ND40rs", "ib", 100, 1),
-    (r"ND96\w*A100", "ib", 1600, 8),
+    (r"ND96\w*A100|ND96asr", "ib", 1600, 8),
     (r"ND96\w*H[12]00", "ib", 3200, 8),
     (r"BM\.GPU4|BM\.GPU\.(B4|A100)", "roce", 1600, 8),
     (r"BM\.GPU\.H[12]00|BM\.GPU\.B200", "roce", 3200, 8),
