@@ -328,6 +328,13 @@ A100_NODE, H100_NODE, NVL72 = (f"switch({gpus}, {rate}GB/s, 500ns)" for gpus, ra
         ("2x A40", "NVLink 50GB/s/dir", 2, 1, "fully_connected(2, 50GB/s, 500ns)", "ib"),
         ("2x RTX 4090", "no NVLink", 2, 1, "switch(2, 24GB/s, 1us)", "ib"),
         ("who knows", "", 8, 1, H100_NODE, "ib"),
+        ("A100", "2xHDR", 16, 2, f"{A100_NODE} x switch(2, 6.25GB/s, 2.25us)", "ib"),
+        ("A100", "NDR200 x4", 16, 2, f"{A100_NODE} x switch(2, 12.5GB/s, 2.25us)", "ib"),
+        ("H100", "4 NICs x 400 Gb/s IB", 16, 2, f"{H100_NODE} x switch(2, 25GB/s, 2.25us)", "ib"),
+        ("H100", "25 Gb Ethernet", 16, 2, f"{H100_NODE} x switch(2, 0.390625GB/s, 20us)", "tcp"),
+        ("8x A100-80G, two nodes", "IB", 16, 2, f"{A100_NODE} x switch(2, 25GB/s, 2.25us)", "ib"),
+        ("Azure ND96asr_v4", "", 16, 2, f"{A100_NODE} x switch(2, 25GB/s, 2.25us)", "ib"),
+        ("H200 NVL", "NVLink bridge", 2, 1, "fully_connected(2, 300GB/s, 500ns)", "ib"),
     ],
 )
 def test_systems_are_read(machine: str, interconnect: str, ranks: int, nodes: int, topology: str, network: str) -> None:

@@ -62,6 +62,7 @@ def test_what_a_row_leaves_out_is_filled_in(tmp_path: Path) -> None:
         "a,H100,,16,,all_gather,,1G,4000,,",
         "b,H100,,,1,all_reduce,,64MiB,,200,350",
         "c,H100,IB,32,4,reduce_scatter,,1048576.0,,100,96.9",
+        "d,H100,IB,,4,broadcast,,1M,100,,",
         header="table_id,system,interconnect,n_gpus,n_nodes,collective,algo,size_bytes,oop_time_us,oop_algbw_GBps,oop_busbw_GBps",
     )
     rows, skipped = read_measured(path)
@@ -70,8 +71,17 @@ def test_what_a_row_leaves_out_is_filled_in(tmp_path: Path) -> None:
         (16, 2, GIB),
         (8, 1, 64 * MIB),
         (32, 4, MIB),
+        (32, 4, MIB),
     ]
     assert rows[1].measured_s == pytest.approx(64 * MIB / 200e9)
+
+
+def test_accelerators_without_nccl_are_not_taken_for_gpus(tmp_path: Path) -> None:
+    machines = ("TPU v4", "8x Gaudi 3", "trn2.48xlarge, Trainium2")
+    path = write(tmp_path / "others.csv", *(GOOD.replace("DGX H100", f'"{machine}"') for machine in machines), GOOD)
+    found = validate(path)
+    assert len(found.rows) == 1
+    assert ["has no NCCL: its collectives are" in row.reason for row in found.skipped] == [True] * 3
 
 
 def test_files_that_hold_no_table_are_refused(tmp_path: Path) -> None:

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from choreo.errors import UsageError
+from choreo.plan.network.nccl import NcclModel
 from choreo.validate.plan.case import read_case
 from choreo.validate.plan.measured import COLUMNS, DATA, MeasuredRow, read_measured
 from choreo.validate.plan.row_model import catalogued, row_model
-from choreo.validate.plan.validate import read_cases, validate
+from choreo.validate.plan.validate import cluster_of, read_cases, validate
 from choreo.validate.rows import Skipped
 
 GOOD = {
@@ -297,6 +298,23 @@ def test_cells_are_read_as_people_write_them(tmp_path: Path, column: str, writte
 def test_models_are_found_as_tables_write_them(tmp_path: Path, written: str, name: str) -> None:
     found = catalogued(read_one(tmp_path, model=written, layers="", hidden="", heads=""))
     assert found is not None and found.name == name
+
+
+GPU_CELLS = {
+    "A100-SXM (80G; 8/node, 4x200G IB)": 100, "H100-80G 4x200G": 100, "A100 80GB (8/node, 4x OPA 100G)": 50,
+    "A100 (8/node, 2xHDR)": 50, "H100 (8/node, 8xNDR400)": 400, "H100 (8/node, 8x CX7)": 400,
+    "A100 (8/node, 100GbE)": 12.5, "H100 (25 Gb Ethernet)": 3.125, "A100 (800 Gbps)": 100, "A100 (1 NIC of 200G)": 25,
+    "H100 (4 NICs x 400 Gb/s)": 200, "H100, 200 Gb/s per GPU": 200, "H100 SXM (NVLink 900 GB/s)": 400,
+    "H100-80G-SXM (HBM3 3350 GB/s)": 400, "8xH100": 400,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("gpu", "gbit"), GPU_CELLS.items())
+def test_the_network_in_the_gpu_column_is_read(tmp_path: Path, gpu: str, gbit: float) -> None:
+    case = read_case(read_one(tmp_path, gpu=gpu))
+    place = cluster_of(case)
+    assert isinstance(place.network, NcclModel)
+    assert place.network.bandwidth_bytes_per_s(2, place.node_gpus) * 8 / 1e9 == pytest.approx(gbit, rel=1e-6)
 
 
 def test_layers_in_the_name_count_where_their_column_is_empty(tmp_path: Path) -> None:

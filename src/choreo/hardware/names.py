@@ -14,7 +14,7 @@ from choreo.errors import DeviceError, UnknownNameError, shown
 from choreo.hardware.device import Device, Source
 from choreo.hardware.files import list_devices, read_device
 
-__all__ = ["get_device"]
+__all__ = ["CHIP", "get_device"]
 
 CHIP = re.compile(
     r"(?<![A-Z0-9])(GB300|GB200|GH200|B300|B200|H200|H20|H800|H100|A800|A100|V100|P100|L40S?|L4|A40|A30|A10G?|T4|"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -11,6 +10,7 @@ from choreo.bound import bound
 from choreo.collectives import Bandwidths, get_collective
 from choreo.errors import RefusedError, shown
 from choreo.nccl import nccl_choice
+from choreo.nccl.system.gpus import without_nccl
 from choreo.nccl.system.placed import system_of
 from choreo.results import Result, result
 from choreo.simulate.nccl_floor import least_time
@@ -19,16 +19,6 @@ from choreo.units import counted, format_bytes, format_time, size_of
 
 __all__ = ["NcclSimulation", "simulate_nccl"]
 
-# Accelerators that NCCL does not run on, as topologies name them, and what they use instead.
-WITHOUT_NCCL = {
-    r"TPU": "XLA's",
-    r"CS-\d|WSE": "part of Cerebras' compiler",
-    r"Gaudi|HL-\d": "HCCL's",
-    r"D1$|Dojo": "part of Tesla's compiler",
-    r"Wormhole|Blackhole|Grayskull": "TT-NN's",
-    r"Trainium|Inferentia|Trn\d": "the Neuron runtime's",
-    r"IPU": "GCL's",
-}
 # Links that only such an accelerator has.
 OF_MEDIUM = {"ici": "TPU"}
 
@@ -128,9 +118,8 @@ def simulate_nccl(
 def _check_device(network: Topology) -> None:
     """Refuse accelerators that NCCL does not run on."""
     device = network.device or (OF_MEDIUM.get(network.blocks[0].medium, ""))
-    for known, uses in WITHOUT_NCCL.items():
-        if re.match(known, device, re.IGNORECASE):
-            raise RefusedError(
-                f"{shown(device)} has no NCCL: its collectives are {uses}, for which there is no model; leave "
-                "`--library nccl` out to simulate an algorithm, or `--algorithm all` for the best of them"
-            )
+    if uses := without_nccl(device):
+        raise RefusedError(
+            f"{shown(device)} has no NCCL: its collectives are {uses}, for which there is no model; leave "
+            "`--library nccl` out to simulate an algorithm, or `--algorithm all` for the best of them"
+        )

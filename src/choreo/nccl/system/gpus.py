@@ -14,7 +14,7 @@ import math
 import re
 from dataclasses import dataclass
 
-__all__ = ["GPUS", "Generation", "Gpu", "find_gpu", "nearest_gpu"]
+__all__ = ["GPUS", "Generation", "Gpu", "find_gpu", "nearest_gpu", "without_nccl"]
 
 GB = 1e9
 GBIT = 1e9 / 8
@@ -96,6 +96,17 @@ GPUS: dict[str, Gpu] = {
     )
 }
 
+# Accelerators that NCCL does not run on, and what they use instead.
+WITHOUT_NCCL = {
+    r"TPU": "XLA's",
+    r"CS-\d|WSE": "part of Cerebras' compiler",
+    r"Gaudi|HL-\d": "HCCL's",
+    r"D1$|Dojo": "part of Tesla's compiler",
+    r"Wormhole|Blackhole|Grayskull": "TT-NN's",
+    r"Trainium|Inferentia|Trn\d": "the Neuron runtime's",
+    r"IPU": "GCL's",
+}
+
 # Common spellings, most specific first. Names of machines count if they determine the GPU.
 _SPELLINGS: tuple[tuple[str, str], ...] = (
     (r"GB[\s_-]?300", "GB300"),
@@ -149,6 +160,17 @@ def find_gpu(text: str) -> Gpu | None:
         return None
     # A spelling inside another (`B200` in `GB200`) starts later or comes lower in the table.
     return GPUS[min(found)[2]]
+
+
+def without_nccl(text: str) -> str:
+    """What an accelerator uses that NCCL does not run on, if the text names one; nothing for GPUs.
+
+    >>> without_nccl("TPU-v5p"), without_nccl("8x Intel Gaudi 3"), without_nccl("H100")
+    ("XLA's", "HCCL's", '')
+    """
+    if find_gpu(text) is not None:
+        return ""
+    return next((uses for known, uses in WITHOUT_NCCL.items() if re.search(rf"\b(?:{known})", text, re.IGNORECASE)), "")
 
 
 def nearest_gpu(link_bytes_per_s: float | None) -> Gpu:

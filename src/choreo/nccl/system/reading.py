@@ -74,11 +74,14 @@ _SPEEDS: tuple[tuple[str, float], ...] = (
     (r"Omni-?Path|OPA", 100),
 )
 _RATE = re.compile(
-    r"(?:(?P<count>\d+)\s*[x×*]\s*(?:[A-Za-z][\w-]*\s+)?)?"
-    r"(?P<figure>\d+(?:\.\d+)?)\s*(?P<unit>Tb(?:ps|/s|it/s)?|Gb(?:ps|/s|it/s)?|G(?=[\s,;)/+]|$)|GB(?:ps|/s)|TB(?:ps|/s)|GbE)"
+    r"(?:(?P<count>\d+)\s*(?:[x×*]\s*(?:[A-Za-z][\w-]*\s+)?|(?:NICs?|HCAs?|adapters?)\s*(?:(?:of|x|×|at|@)\s*)?))?"
+    r"(?<![A-WYZa-wyz0-9.])(?P<figure>\d+(?:\.\d+)?)\s*(?P<unit>Tb(?:ps|/s|it/s)?|Gb(?:ps|/s|it/s)?|G(?=[\s,;)/+]|$)|GB(?:ps|/s)|TB(?:ps|/s)|GbE)"
     r"(?P<per>\s*(?:/|per\s+|a\s+)\s*(?:node|host|server|instance|machine|gpu|nic|rail|port|hca|rank|dir\w*))?",
 )
+# Gigabytes of GPUs, which a bare "80G" is rather than a rate.
+_MEMORIES = {"16", "24", "32", "40", "48", "64", "80", "94", "96", "128", "141", "180", "192", "256", "288"}
 _COUNTED = re.compile(r"(\d+)\s*[x×*]\s*(?:[\w-]+\s+)?$")
+_COUNTED_AFTER = re.compile(r"[\s-]*\d*\s*\(?[x×*]\s*(\d+)\b")
 _NVLINK = re.compile(r"NV-?(?:Link|Switch|L)\w*|MNNVL|Infinity\s*Fabric|xGMI|NVLS", re.IGNORECASE)
 # What torch's process group, its bookkeeping and events, adds to an NCCL call over what nccl-tests measures.
 TORCH_OVERHEAD_S = 18e-6
@@ -196,9 +199,9 @@ def _wire(interconnect: str, system: str, gpu: Gpu, kind: str, per_node: int) ->
             return _Wire(gbit * GBIT, nics)
     for text in (interconnect, system):
         for pattern, gbit in _SPEEDS:
-            named = re.search(rf"(?<![A-Za-z])(?:{pattern})", text, re.IGNORECASE)
+            named = re.search(rf"(?<![A-WYZa-wyz])(?:{pattern})", text, re.IGNORECASE)
             if named:
-                counted = _COUNTED.search(text[: named.start()])
+                counted = _COUNTED.search(text[: named.start()]) or _COUNTED_AFTER.match(text[named.end() :])
                 nics = int(counted[1]) if counted else held
                 return _Wire(gbit * GBIT * nics, nics)
     usual = gpu.nic_bytes_per_s * held
@@ -211,6 +214,8 @@ def _stated(text: str, gpu: Gpu, kind: str, held: int) -> _Wire | None:
         if _about_nvlink(text, match):
             continue
         unit = match["unit"]
+        if unit == "G" and match["figure"] in _MEMORIES and not match["count"]:
+            continue
         rate = float(match["figure"]) * (1000 if unit.startswith("T") else 1)
         rate *= 1e9 if "B" in unit and unit != "GbE" else GBIT
         if not 1e3 <= rate <= 1e18:
@@ -226,7 +231,7 @@ def _stated(text: str, gpu: Gpu, kind: str, held: int) -> _Wire | None:
             return _Wire(rate * held, held)
         # The text does not say whether this is per GPU or per node: take what is nearer to the GPU's usual figure.
         of_node = abs(math.log(rate / (gpu.nic_bytes_per_s * held))) < abs(math.log(rate / gpu.nic_bytes_per_s))
-        if kind in ("efa", "tcp") and gpu.generation.index < 2:
+        if kind == "tcp" or (kind == "efa" and gpu.generation.index < 2):
             of_node = True
         if of_node:
             return _Wire(rate, max(1, min(held, round(rate / (100 * GBIT)))))

@@ -10,8 +10,9 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from choreo.errors import ChoreoError, UsageError
+from choreo.errors import ChoreoError, UsageError, shown
 from choreo.nccl.names import Forced, read_collective, read_forced
+from choreo.nccl.system.gpus import without_nccl
 from choreo.nccl.system.reading import read_system
 from choreo.nccl.system.system import NcclSystem
 from choreo.units import parse_size
@@ -59,11 +60,13 @@ def _header(path: Path | str, cells: list[str]) -> list[str]:
 def _row(table_id: str, line: int, values: dict[str, str]) -> MeasuredRow:
     collective = read_collective(values.get("collective", ""))
     size_bytes = _size(values.get("size_bytes", ""))
-    ranks = _ranks(collective, values)
+    system_text, interconnect = values.get("system", ""), values.get("interconnect", "")
+    if uses := without_nccl(system_text):
+        raise UsageError(f"{shown(system_text)} has no NCCL: its collectives are {uses}, for which there is no model")
+    nodes = _count(values.get("n_nodes", ""))
+    ranks = _ranks(collective, values, nodes)
     forced = read_forced(values.get("algo", ""))
     how = f"{values.get('tool', '')} ; {values.get('algo', '')}"
-    system_text, interconnect = values.get("system", ""), values.get("interconnect", "")
-    nodes = _count(values.get("n_nodes", ""))
     if nodes is None:
         nodes = math.ceil(ranks / read_system(system_text, interconnect, ranks, 1).gpu.gpus_per_node)
     nodes = min(nodes, ranks)
@@ -84,7 +87,7 @@ def _size(text: str) -> int:
     return parse_size(text)
 
 
-def _ranks(collective: str, values: dict[str, str]) -> int:
+def _ranks(collective: str, values: dict[str, str], nodes: int | None) -> int:
     ranks = _count(values.get("n_gpus", ""))
     if ranks is not None:
         return ranks
@@ -94,6 +97,8 @@ def _ranks(collective: str, values: dict[str, str]) -> int:
         ratio = bus / algorithm / (2 if collective == "all_reduce" else 1)
         if ratio < 1:
             return max(1, round(1 / (1 - ratio)))
+    if nodes is not None and not values.get("n_gpus"):
+        return nodes * read_system(values.get("system", ""), values.get("interconnect", ""), 1, 1).gpu.gpus_per_node
     raise UsageError(f"n_gpus is {values.get('n_gpus', '')!r}, which is no number of GPUs")
 
 

@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 
 from choreo.errors import ChoreoError, UsageError
 from choreo.hardware import Device, get_device
+from choreo.hardware.names import CHIP
 from choreo.plan.network import get_cluster
 from choreo.plan.search.axes import MOST_INTERLEAVE
 from choreo.plan.software.ability import ability_of
@@ -37,11 +38,17 @@ PRECISIONS = {
     "w8a8": "fp8", "bf16": "bf16", "fp16": "fp16", "half": "fp16", "tf32": "tf32", "fp32": "fp32", "fp64": "fp32",
     "16": "16",
 }  # fmt: skip
+# What a text says of a network: kinds, clouds' machines, "4x200G", "800 Gbps", "2xHDR", "8x CX7", "4 NICs".
 NETWORK = re.compile(
-    r"\b(?:efa|p[3-6]d?e?n?|ib|infiniband|roce|[ehnx]dr\d*|slingshot|ethernet|tcpxo?|perlmutter)\b|"
-    r"\d\s*[x×]\s*\d{2,3}\s*G|\ba[234][- ]?(?:high|mega|ultra|edge)|\bND\d+",
+    r"\b(?:efa|p[3-6]d?e?n?|ib|infiniband|roce|slingshot|ethernet|tcpxo?|perlmutter|omni-?path|spectrum)\b|"
+    r"(?:\d\s*[x×*]\s*)?(?<![a-wyz])(?:[ehnx]dr|opa|cx-?[4-8]|connectx)[\s-]?\d*\b|"
+    r"(?<![\w.])\d+\s*(?:[x×]\s*|(?:nics?|hcas?)\s*(?:of|x|×|at|@)?\s*)\d{2,3}\s*G|"
+    r"(?<![\w.-])\d+(?:\.\d+)?\s*(?:gbe|[gt]bit|(?-i:[GT]b)(?:ps|/s)|(?-i:GB)(?:ps|/s)\s*(?:per|/|a)\s*(?:gpu|node|nic))|"
+    r"(?<![\w.-])(?:25|50|56|100|200|400|800)\s?G(?:b|\b(?!iB))|"
+    r"network\s+[\d.]+|\ba[234][- ]?(?:high|mega|ultra|edge)|\bND\d+",
     re.IGNORECASE,
 )
+INSIDE = re.compile(r"nv-?link|nv-?switch|hbm|infinity fabric|xgmi", re.IGNORECASE)  # what is no network
 PLANNED = (
     "tp", "pp", "dp", "cp", "ep", "zero", "sequence_parallel", "micro_batch", "interleave", "recompute",
 )  # fmt: skip
@@ -155,8 +162,17 @@ def read_precision(row: MeasuredRow, device: Device) -> tuple[str, str]:
 
 
 def _network(gpu: str) -> str:
-    """What the gpu column says of the network, as in "A100-SXM (80G; 8/node, 4x200G IB)"."""
-    networks = [part.strip() for part in re.split(r"[(),;]", gpu) if NETWORK.search(part)]
+    """What the gpu column says of the network, as in "A100-SXM (80G; 8/node, 4x200G IB)".
+
+    >>> _network("A100-SXM (80G; 8/node, 4x200G IB)"), _network("H100-80G 2xHDR"), _network("H100 (NVLink 900 GB/s)")
+    ('4x200G IB', '2xHDR', '')
+    """
+    networks = []
+    for part in re.split(r"[(),;]", gpu):
+        found = None if INSIDE.search(part) else NETWORK.search(part)
+        if found is not None:
+            # Before it may be the GPU's name, with its memory.
+            networks.append(part[found.start() :].strip() if CHIP.search(part.upper()) else part.strip())
     return ", ".join(networks)
 
 

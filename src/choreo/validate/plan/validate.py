@@ -29,7 +29,16 @@ from choreo.validate.plan.shortlist import shortlist
 from choreo.validate.rows import Skipped
 from choreo.workload import Plan
 
-__all__ = ["GroupError", "PredictedRow", "Validation", "group_errors", "predict_case", "read_cases", "validate"]
+__all__ = [
+    "GroupError",
+    "PredictedRow",
+    "Validation",
+    "cluster_of",
+    "group_errors",
+    "predict_case",
+    "read_cases",
+    "validate",
+]
 
 # GPUs of a node, in the column gpu: "A100-40G-SXM (4/node, Slingshot)".
 NODE = re.compile(r"(?<![\d.])(\d{1,2})\s*(?:GPUs?\s*)?(?:/|per\s+|a\s+)\s*node\b", re.IGNORECASE)
@@ -144,7 +153,7 @@ def predict_case(
     """Predict one row, with the given plan or with the best of those that the row leaves open."""
     program = (software or {}).get(case.software) or get_software(case.software)
     row = case.row
-    cluster = _cluster(case.device.cluster, row.gpu, case.network)
+    cluster = cluster_of(case)
     run = _runner(case, program, cluster)
     if plan is None:
         precision, gpus = case.plans[0].precision, case.plans[0].gpus
@@ -215,6 +224,11 @@ def _runner(case: Case, program: Software, cluster: Cluster) -> Callable[[Plan],
         )
 
     return run
+
+
+def cluster_of(case: Case) -> Cluster:
+    """The cluster of a row, with its nodes and network as far as the row tells them."""
+    return _cluster(case.device.cluster, case.row.gpu, case.network)
 
 
 @cache
