@@ -293,6 +293,8 @@ def test_cells_are_read_as_people_write_them(tmp_path: Path, column: str, writte
         ("Moonshot Kimi-K2", "kimi-k2"),
         ("Llama4-400B", "llama4-maverick"),
         ("Qwen3-Coder-480B", "qwen3-coder-480b-a35b"),
+        ("Qwen2-72B", "qwen2.5-72b"),
+        ("DeepSeek-V3 16B", "deepseek-v2-lite"),
     ],
 )
 def test_models_are_found_as_tables_write_them(tmp_path: Path, written: str, name: str) -> None:
@@ -315,6 +317,56 @@ def test_the_network_in_the_gpu_column_is_read(tmp_path: Path, gpu: str, gbit: f
     place = cluster_of(case)
     assert isinstance(place.network, NcclModel)
     assert place.network.bandwidth_bytes_per_s(2, place.node_gpus) * 8 / 1e9 == pytest.approx(gbit, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "field", "value"),
+    [
+        ("global_batch", "4,194,304 tokens", "global_batch", 1024),
+        ("global_batch", "256->1536", "global_batch", 1536),
+        ("recompute", "no AC", "recompute", "none"),
+        ("recompute", "none (offload 4 layers)", "recompute", "none"),
+        ("recompute", "2/8 layers", "recompute_layers", 2),
+        ("recompute", "AC every 2 layers", "recompute_layers", 0),
+        ("recompute", "block 4", "recompute_layers", 4),
+        ("vocab", "32k", "vocab", 32000),
+        ("gpus", "96 GPUs (12 nodes)", "gpus", 96),
+        ("gpus", "96xH100", "gpus", 96),
+        ("gated", "squared ReLU", "gated", False),
+        ("gated", "yes (SwiGLU)", "gated", True),
+        ("zero_stage", "3 (offload)", "zero", 3),
+        ("mfu", "45-50 %", "step_time_s", 0.8),
+        ("step_time_s", "20-22 s", "step_time_s", 21.0),
+    ],
+)
+def test_cells_that_were_misread(tmp_path: Path, column: str, cell: str, field: str, value: object) -> None:
+    assert getattr(read_one(tmp_path, **{column: cell}), field) == value
+
+
+def test_nodes_are_no_gpus(tmp_path: Path) -> None:
+    assert "gpus is '16 nodes'" in refused(tmp_path, gpus="16 nodes")
+
+
+@pytest.mark.parametrize("column", ["step_time_s", "mem_GB"])
+def test_out_of_memory_in_place_of_a_figure_is_a_status(tmp_path: Path, column: str) -> None:
+    row = read_one(tmp_path, **{column: "OOM"})
+    assert row.status is False and getattr(row, {"mem_GB": "mem_bytes"}.get(column, column)) is None
+
+
+def test_other_heads_than_a_known_models_do_not_share_keys(tmp_path: Path) -> None:
+    about = {"model": "GPT 1T", "params_B": "1000", "layers": "128", "hidden": "25600", "heads": "128", "vocab": ""}
+    model, _ = row_model(read_one(tmp_path, **about, kv_heads=""))
+    assert model.kv_heads == 128
+
+
+def test_a_tuned_model_is_the_model(tmp_path: Path) -> None:
+    found = catalogued(read_one(tmp_path, model="Llama3 8B LoRA", layers="", hidden="", heads=""))
+    assert found is not None and found.name == "llama3-8b"
+
+
+def test_sharded_gradients_mean_no_pipeline(tmp_path: Path) -> None:
+    case = read_case(read_one(tmp_path, software="DeepSpeed", zero_stage="2", tp="", pp="", dp=""))
+    assert {plan.pp for plan in case.plans} == {1}
 
 
 def test_layers_in_the_name_count_where_their_column_is_empty(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from choreo.workload.choices import MODULES
 
 __all__ = ["read_batch", "read_count", "read_figure", "read_recompute", "read_yes", "read_zero"]
 
-EMPTY = {"", "na", "n/a", "nan", "none", "null", "-", "?"}
+EMPTY = {"", "na", "n/a", "nan", "none", "null", "-", "–", "?", "auto", "default", "unknown", "nr", "n.r.", "tbd"}
 YES = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 YES |= {"y": True, "enabled": True, "n": False, "disabled": False, "sp": True, "used": True, "✓": True, "x": True}
 # Activations of the MLP in the column `gated`.
@@ -23,13 +23,16 @@ ACTIVATIONS = {"swiglu": True, "geglu": True, "reglu": True, "glu": True, "silu"
 ACTIVATIONS |= {"gelu": False, "relu": False, "squared-relu": False, "squared relu": False, "relu2": False}
 # Nobody cuts along an axis into no parts: 0 is how some tables say that they do not cut.
 MAY_BE_0 = {"tp", "pp", "cp", "ep", "interleave"}
+SEVERAL = r"(?:super)?(?:nodes?|servers?|hosts?|racks?|pods?|boxes|machines|trays|slices?)\b"  # what holds several GPUs
+# Other names of sizes, before their number.
+AXES = {"tp": "t", "pp": "p", "dp": "d", "cp": "c", "ep": "e", "interleave": "vpp?", "micro_batch": "mbs"}
 RECOMPUTE = {"none": "none", "no": "none", "0": "none", "false": "none", "selective": "selective", "full": "full"}
 RECOMPUTE |= {"true": "full", "1": "full", "yes": "full", "on": "full", "off": "none", "block": "full"}
 # Other words, looked for in this order: "block, 4 layers", "selective (core_attn, mlp)", "offload", "save_qkv_proj".
 RECOMPUTE_WORDS = {
     r"full|block|uniform|all layers|(activation|gradient)[ _-]checkpoint|\bheavy\b": "full",
     r"selective|attn|attention|partial|\bsac\b|\bop\b|module|minimal|save_|\b(norm|layernorm)\b": "selective",
-    r"\bac\b|checkpoint|remat|recompute|every": "full",
+    r"\bac\b|checkpoint|ckpt|remat|recompute|every": "full",
     r"offload|without|disabled": "none",
 }
 # What says that a size follows from others, as it does where the cell is empty.
@@ -39,11 +42,13 @@ FOLLOWS = {
 }
 NEVER = re.compile(r"(?!)")
 WHAT = re.compile(r"\s*(gpus?|tpus?|chips|devices|accelerators|tokens|layers|heads|sequences)\.?$", re.IGNORECASE)
-LAYERS = re.compile(r"(?:(\d+)\s*layers?|^\s*(\d+)\s*$|num[_ -]layers\s*=?\s*(\d+))", re.IGNORECASE)
+LAYERS = re.compile(
+    r"(?:(\d+)(?:\s*(?:/|of)\s*\d+)?\s*layers?|^\s*(\d+)\s*$|num[_ -]layers\s*=?\s*(\d+)|block\s+(\d+))", re.IGNORECASE
+)
 ZERO_WORDS = {
-    r"fsdp|hsdp|params|full[ _-]shard|hybrid[ _-]shard|\bmics\b|zero\s*\+\+": 3,
-    r"os\s*\+\s*g|optim_grads|shard[ _]grad|\bp2\b": 2,
-    r"\bos\b|optim|distributed|\bdist[ _-]?opt": 1,
+    r"fsdp|hsdp|params|full[ _-]shard|hybrid[ _-]shard|\bmics\b|zero\s*\+\+|infinity": 3,
+    r"os\s*\+\s*g|optim_grads|shard[ _]grad|\bp2\b|zero[ -]offload": 2,
+    r"\b(?:p_)?os\b|optim|distributed|\bdist[ _-]?opt": 1,
     r"\bddp\b|no_shard|replicat": 0,
 }
 # What may follow a figure: its spread, the steps it was for, the memory there is, active parameters, a remark.
@@ -67,10 +72,17 @@ def read_batch(text: str, seq: int | None) -> int | None:
 
     >>> read_batch("4M tokens", 4096), read_batch("512 seqs", 4096), read_batch("", None)
     (1024, 512, None)
+    >>> read_batch("4,194,304 tokens", 4096), read_batch("256 -> 1536", 4096)
+    (1024, 1536)
     """
     tokens = re.fullmatch(r"[~≈]?\s*(\d+(?:\.\d+)?)\s*m(?:i?b)?(?:\s*(?:tokens|toks?))?", text, re.IGNORECASE)
+    told = re.fullmatch(r"[~≈]?\s*([\d.,_]+)\s*(?:k\s*)?(?:tokens|toks?)", text, re.IGNORECASE)
+    if told and seq:
+        thousands = 1024 if re.search(r"\dk|\d k", text, re.IGNORECASE) else 1
+        return max(1, round((read_number(told[1]) or 0) * thousands / seq))
     if tokens is None or not seq:
-        return read_count("global_batch", text)
+        # Of a batch that grows, the last.
+        return read_count("global_batch", re.split(r"\s*(?:->|→|\.\.\.?|\bto\b)\s*", text)[-1])
     # A million tokens is often 2**20 of them.
     return max(1, round(float(tokens[1]) * (1 << 20) / seq))
 
@@ -80,9 +92,12 @@ def read_count(name: str, text: str) -> int | None:
 
     >>> read_count("seq", "8K"), read_count("gpus", "16x8 GPUs"), read_count("pp", "0"), read_count("cp", "n/a")
     (8192, 128, 1, None)
+    >>> read_count("gpus", "64xH100"), read_count("gpus", "16 nodes x 8"), read_count("tp", "TP8")
+    (64, 128, 8)
     >>> read_count("kv_heads", "GQA-8"), read_count("kv_heads", "MHA"), read_count("ffn", "4h")
     (8, None, None)
     """
+    text = re.sub(r"(?<=\w)\s*\([^()]*\)$", "", text).lstrip("~≈ ")
     if text.lower() in EMPTY or FOLLOWS.get(name, NEVER).fullmatch(text):
         return None
     if name == "kv_heads" and (groups := re.fullmatch(r"gqa\s*[-= ]?\s*(\d+)|(mqa)", text, re.IGNORECASE)):
@@ -90,8 +105,17 @@ def read_count(name: str, text: str) -> int | None:
     plain = re.sub(
         r"\s*(gpus?|tpus?|chips|devices|accelerators|tokens|layers|heads|seqs|sequences)\.?$", "", text, flags=re.I
     )
+    if name in AXES:
+        plain = re.sub(rf"^(?:{name}|{AXES[name]})\s*[=: ]?\s*(?=\d)", "", plain, flags=re.IGNORECASE)
+    if name == "gpus":
+        plain = re.sub(r"\s*(?:nodes?|servers?|hosts?)(?=\s*[x×*])", "", plain, flags=re.IGNORECASE)
+        plain = re.sub(
+            rf"^(\d[\d,]*)(?:\s+|\s*[x×]\s*)(?!{SEVERAL}|x\s*\d)[a-z][\w .-]*$", r"\1", plain, flags=re.IGNORECASE
+        )
     thousands = re.fullmatch(r"(\d+(?:\.\d+)?)\s*k", plain, re.IGNORECASE)
-    value = float(thousands[1]) * 1024 if thousands else read_number(plain)
+    # Vocabularies are counted in thousands: Llama's 32k are 32000, Llama 3's 128k are 128256.
+    kilo = 1000 if name == "vocab" else 1024
+    value = float(thousands[1]) * kilo if thousands else read_number(plain)
     if value is None and name == "gpus" and (parts := re.fullmatch(r"(\d{1,6})\s*[x×*]\s*(\d{1,6})", plain)):
         value = math.prod(float(part) for part in parts.groups())
     if value == 0 and name in MAY_BE_0:
@@ -108,6 +132,8 @@ def read_figure(name: str, text: str) -> float | None:
     (0.85, 70.0, None)
     >>> read_figure("step_time_s", "3.2±0.1 s/it"), read_figure("mem_GB", "71.2 / 80")
     (3.2, 71.2)
+    >>> read_figure("step_time_s", "20-22 s")
+    21.0
     >>> read_figure("params_B", "30B-A3B"), read_figure("params_B", "671 (37 active)")
     (30.0, 671.0)
     """
@@ -115,6 +141,9 @@ def read_figure(name: str, text: str) -> float | None:
         return None
     if text.endswith("%") and name != "mfu":
         return None  # a share of something that the column does not tell
+    if between := re.fullmatch(r"([\d.]+)\s*(?:-|–|to)\s*([\d.]+)(\s*[a-z%]*)", text, re.IGNORECASE):
+        ends = [read_figure(name, f"{end}{between[3]}") for end in between.groups()[:2]]
+        return sum(end or 0.0 for end in ends) / 2
     text = SPREAD.sub("", text) or text
     value = read_number(text)
     if value is None and (found := re.fullmatch(r"[~≈]?\s*([\d.,_]+(?:e[+-]?\d+)?)\s*([a-z/%]*)", text.lower())):
@@ -135,6 +164,12 @@ def read_yes(name: str, text: str) -> bool | None:
         return None
     key = text.lower().removesuffix(".0")
     known = YES | ACTIVATIONS if name == "gated" else YES
+    if key not in known and name == "gated":
+        # "swish-glu", "yes (SwiGLU)", "relu^2"
+        gate = re.search(r"glu|silu|swish|gated", key)
+        found = gate or re.search(r"gelu|relu", key)
+        if found:
+            return gate is not None
     if key not in known:
         raise UsageError(f"{name} is {text!r}; it must be 0 or 1, or empty")
     return known[key]
@@ -148,7 +183,11 @@ def read_zero(text: str) -> int | None:
     """
     if text.lower() in EMPTY:
         return None
-    told = re.fullmatch(r"(?:de?ep ?speed )?(?:zero|stage|zero stage)[ _-]*([0-3])(?:\D.*)?", text.lower())
+    if text.lower() in {"no", "false", "off"}:
+        return 0
+    told = re.fullmatch(
+        r"(?:(?:de?ep ?speed )?(?:zero|stage|zero stage)[ _-]*)?([0-3])(?:\.0)?(?:\s*[^\d.].*)?", text.lower()
+    )
     value = float(told[1]) if told else read_number(text)
     if value is None:
         value = next((stage for word, stage in ZERO_WORDS.items() if re.search(word, text, re.IGNORECASE)), None)
@@ -168,8 +207,11 @@ def read_recompute(text: str) -> tuple[str | None, str, int]:
         return None, "", 0
     if lower in RECOMPUTE:
         return RECOMPUTE[lower], "", 0
+    if re.match(r"(?:no|none|without|w/o)\b", lower):
+        return "none", "", 0
     named = [word for word in re.split(r"[^a-z_]+", lower) if word in MODULES and word != "core_attn"]
-    layers = LAYERS.search(text)
+    # "every 2 layers" is a share of all, which there is no number for.
+    layers = None if re.search(r"every\s*\d", lower) else LAYERS.search(text)
     if named and not re.search(r"full|block|uniform", lower):
         return "selective", ",".join(dict.fromkeys(named)), 0
     if layers is not None:

@@ -28,6 +28,7 @@ COUNTS = (
 TEXTS = ("source", "software", "model", "gpu", "precision", "mem_kind", "notes")
 FIGURES = ("params_B", "step_time_s", "tflops_per_gpu", "mfu", "mem_GB")
 HYBRID = re.compile(r"\bhsdp\b|hybrid[ _-]shard|\bmics\b", re.IGNORECASE)
+OOM = re.compile(r"^\s*(?:cuda\s*)?(?:oom|out[ -]of[ -]memory)\b.*", re.IGNORECASE)  # in place of a figure
 MOST_SEQ = 8192  # longer sequences come at the end of a training, if at all
 USUAL_SEQ = 4096  # of a model that the catalogue does not have
 COLUMNS = (*TEXTS, *COUNTS, *FIGURES, "gated", "sequence_parallel", "zero_stage", "recompute")
@@ -133,7 +134,11 @@ def _header(path: Path | str, cells: list[str]) -> list[str]:
 
 def _row(index: int, values: dict[str, str]) -> MeasuredRow:
     counts = {name: read_count(name, values.get(name, "")) for name in COUNTS if name != "global_batch"}
-    figures = {name: read_figure(name, values.get(name, "")) for name in FIGURES}
+    notes = values.get("notes", "")
+    if any(OOM.search(values.get(name, "")) for name in ("step_time_s", "mem_GB")):
+        values = values | {name: OOM.sub("", values.get(name, "")) for name in ("step_time_s", "mem_GB")}
+        notes = notes if "status" in notes.lower() else f"status=OOM; {notes}"
+    figures = {name: _figure(name, values.get(name, "")) for name in FIGURES}
     gpus, seq = counts.pop("gpus"), counts.pop("seq")
     given = {"gpus": gpus, "seq": seq, "gpu": values.get("gpu")}
     if gpus is None:
@@ -155,7 +160,7 @@ def _row(index: int, values: dict[str, str]) -> MeasuredRow:
         gpu=gpu,
         precision=values.get("precision") or None,
         mem_kind=values.get("mem_kind", ""),
-        notes=values.get("notes", ""),
+        notes=notes,
         params=None if params_b is None else params_b * 1e9,
         gated=read_yes("gated", values.get("gated", "")),
         gpus=gpus,
@@ -173,6 +178,16 @@ def _row(index: int, values: dict[str, str]) -> MeasuredRow:
         filled=tuple(name for name, cell in given.items() if not cell),
         **counts,
     )
+
+
+def _figure(name: str, text: str) -> float | None:
+    """A figure; those that nothing is compared with need not be readable."""
+    try:
+        return read_figure(name, text)
+    except UsageError:
+        if name not in ("tflops_per_gpu", "mfu"):
+            raise
+        return None
 
 
 def _told_zero(software: str) -> str:

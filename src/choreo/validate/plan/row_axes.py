@@ -28,7 +28,9 @@ def read_axes(row: MeasuredRow, model: Model) -> list[Axes]:
         return _given_axes(row, row.tp, row.pp, row.dp, model)
     ability = ability_of(program_name(row.software))
     usual = [tp for tp in TENSOR_PARALLEL if model.heads % tp == 0] if ability.tensors else [1]
-    stages = _divisors(model.layers, 64) if ability.stages else [1]
+    # A program that shards gradients is seldom run with a pipeline beside that.
+    piped = ability.stages and not (row.pp is None and (row.zero or 0) >= 2)
+    stages = _divisors(model.layers, 64) if piped else [1]
     # Few runs need other sizes than the usual.
     odd = [tp for tp in _divisors(model.heads, 64) if row.gpus % tp == 0 and model.ffn % tp == 0]
     any_stages = [pp for pp in _divisors(row.gpus, 64) if pp <= model.layers]

@@ -23,9 +23,15 @@ ACTIVE = 8  # experts per token, if only the name mentions experts, or there are
 MANY_EXPERTS = 64
 SIZE = r"[\s_-]*\(?\d+(?:\.\d+)?[BT](?:[\s_-]*A\d+(?:\.\d+)?B)?\)?$"  # at the end of a name: "671B-A37B"
 MAKER = r"^(?:openai|meta|nvidia|google|alibaba|moonshot(?:ai)?|xai|mistral(?= mixtral))\s+"
+TUNED = r"LoRA|QLoRA|SFT|full[\s_-]SFT|fine-?tun\w+|pre-?train\w*|CPT|instruct|chat|base"  # what a model is trained for
 LAYERS_IN_NAME = re.compile(r"[\s_-](\d{1,3})[\s_-]*L(?:ayers?)?$", re.IGNORECASE)  # "DeepSeek-V3-16L"
 SIZE_LEFT_OUT = re.compile(r"(?<![x\d.])(\d+(?:\.\d+)?)([BT])\b", re.IGNORECASE)
 SIZES = ("name", "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab")
+# Families whose MLPs have a gate.
+GATED = (
+    r"llama|mistral|mixtral|qwen|deepseek|kimi|moonlight|gpt-?oss|internlm|baichuan|\byi[-\s]|gemma|glm|olmo|smollm|ernie|"
+    r"hunyuan|minimax|granite|command-?r|phi-?[34]|stablelm|seed-?oss|dots|palm|grok|dbrx|jamba"
+)
 FAR = 0.25  # by how much sizes may miss the number of parameters before layers are taken to be counted otherwise
 LARGE = 3e9  # parameters of a model that is split among many devices
 MOST_HIDDEN = 32768
@@ -49,7 +55,7 @@ def row_model(row: MeasuredRow) -> tuple[Model, dict[str, object]]:
         chosen["heads"] = heads
     gated = row.gated
     if gated is None:
-        gated = known.gated if known else bool(re.search(r"llama|mistral|mixtral|qwen|deepseek", row.model, re.I))
+        gated = known.gated if known else bool(re.search(GATED, row.model, re.I))
         chosen["gated"] = int(gated)
     vocab = row.vocab
     if vocab is None:
@@ -57,7 +63,8 @@ def row_model(row: MeasuredRow) -> tuple[Model, dict[str, object]]:
         chosen["vocab"] = vocab
     kv_heads = row.kv_heads
     if kv_heads is None:
-        kv_heads = known.kv_heads if known else heads
+        # Where a known model does not share keys, neither does one with other heads.
+        kv_heads = known.kv_heads if known and known.kv_heads != known.heads else heads
         chosen["kv_heads"] = kv_heads
     if heads % kv_heads:
         # Groups of queries share a head of keys, so that many cannot be.
@@ -189,7 +196,7 @@ def _spellings(name: str) -> Iterator[str]:
     yield words
     # "llama3_70b-12L" has fewer layers, "OpenAI gpt-oss-20b" a maker; a vision-language model has a language model.
     fewer = re.sub(r"[\s_-]+(?:l\d+|\d+[\s_-]*l(?:ayers?)?)$", "", words, flags=re.IGNORECASE)
-    plain = re.sub(rf"{MAKER}|[\s_-](?:VL|MoE)\b", "", fewer, flags=re.IGNORECASE)
+    plain = re.sub(rf"{MAKER}|[\s_-](?:VL|MoE|{TUNED})\b", "", fewer, flags=re.IGNORECASE)
     # "DeepSeek-V3 671B" is the catalogue's deepseek-v3, "TinyLlama (1.1B)" its name without the size.
     for longer in dict.fromkeys((words, fewer, plain)):
         yield longer
@@ -226,7 +233,7 @@ def _experts(row: MeasuredRow, model: Model) -> Model:
         shared = math.lcm(16, row.ep or 1)
         count = shared * max(1, round(((row.params or active[0]) - rest) / each / shared))
         return replace(model, experts=min(count, 4096), experts_per_token=ACTIVE, expert_ffn=narrow)
-    found = re.search(r"(\d+)\s*x\s*\d+(?:\.\d+)?\s*b", row.model, re.IGNORECASE)
+    found = re.search(r"(\d+)\s*(?:x\s*\d+(?:\.\d+)?\s*[bm]\b|experts\b)", row.model, re.IGNORECASE)
     experts = int(found[1]) if found else 0
     if not experts and (row.ep or 1) > 1:
         ep = row.ep or 1
