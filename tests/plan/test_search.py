@@ -304,6 +304,8 @@ def test_a_plan_that_does_not_fit_says_what_would() -> None:
     told = {remedy.option: remedy for remedy in found.remedies}
     assert told["--zero 2"].lacks == "a ZeRO stage that Megatron does not have beside a pipeline"
     assert not told["--recompute full"].lacks
+    narrow = told["--software megatron-core+bf16-gradients"]
+    assert found.best.step.memory_bytes - narrow.memory_bytes == pytest.approx(6.38e9, rel=0.01)
     job = found.job
     assert job is not None
     step = detailed(job, replace(found.best.plan, zero=2))
