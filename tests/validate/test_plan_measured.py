@@ -359,6 +359,17 @@ def test_other_heads_than_a_known_models_do_not_share_keys(tmp_path: Path) -> No
     assert model.kv_heads == 128
 
 
+@pytest.mark.parametrize("name", ["deepseekv3-l8", "DeepSeek-V3-8L", "DeepSeek V3 (8 layers)"])
+def test_fewer_layers_are_read_from_the_name(tmp_path: Path, name: str) -> None:
+    assert row_model(read_one(tmp_path, model=name, layers="", hidden="", heads="", params_B=""))[0].layers == 8
+
+
+def test_expert_parallelism_is_kept_where_a_cut_allows_it(tmp_path: Path) -> None:
+    about = {"model": "Mixtral-8x7B", "layers": "", "hidden": "", "heads": "", "params_B": "", "vocab": ""}
+    case = read_case(read_one(tmp_path, **about, gpus="8", tp="1", pp="", dp="", ep="8", global_batch="64"))
+    assert {(plan.ep, plan.pp) for plan in case.plans} == {(8, 1)}
+
+
 def test_a_tuned_model_is_the_model(tmp_path: Path) -> None:
     found = catalogued(read_one(tmp_path, model="Llama3 8B LoRA", layers="", hidden="", heads=""))
     assert found is not None and found.name == "llama3-8b"

@@ -38,7 +38,8 @@ def read_axes(row: MeasuredRow, model: Model) -> list[Axes]:
         (usual, stages, True), (odd, stages, True), (odd, stages, False), (odd, any_stages, False),
     ):  # fmt: skip
         if found := list(_open_axes(row, model, tensors, pipelines, whole=whole)):
-            return found
+            # The row's own expert parallelism, where some way to cut allows it.
+            return [axes for axes in found if axes[-1] == row.ep] or found
     if row.dp and row.gpus % row.dp:
         raise UsageError(f"dp {row.dp} does not divide the row's {row.gpus} GPUs")
     raise UsageError(f"tp {row.tp}, pp {row.pp}, dp {row.dp} and cp {row.cp} cannot multiply to {row.gpus} GPUs")

@@ -24,7 +24,8 @@ MANY_EXPERTS = 64
 SIZE = r"[\s_-]*\(?\d+(?:\.\d+)?[BT](?:[\s_-]*A\d+(?:\.\d+)?B)?\)?$"  # at the end of a name: "671B-A37B"
 MAKER = r"^(?:openai|meta|nvidia|google|alibaba|moonshot(?:ai)?|xai|mistral(?= mixtral))\s+"
 TUNED = r"LoRA|QLoRA|SFT|full[\s_-]SFT|fine-?tun\w+|pre-?train\w*|CPT|instruct|chat|base"  # what a model is trained for
-LAYERS_IN_NAME = re.compile(r"[\s_-](\d{1,3})[\s_-]*L(?:ayers?)?$", re.IGNORECASE)  # "DeepSeek-V3-16L"
+# "DeepSeek-V3-16L", "deepseekv3-l16", "Llama 3 70B (12 layers)"
+LAYERS_IN_NAME = re.compile(r"[\s_(-](?:(\d{1,3})[\s_-]*L(?:ayers?)?\)?|l(\d{1,3}))$", re.IGNORECASE)
 SIZE_LEFT_OUT = re.compile(r"(?<![x\d.])(\d+(?:\.\d+)?)([BT])\b", re.IGNORECASE)
 SIZES = ("name", "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab")
 # Families whose MLPs have a gate.
@@ -44,7 +45,7 @@ def row_model(row: MeasuredRow) -> tuple[Model, dict[str, object]]:
     chosen: dict[str, object] = {}
     layers, hidden, heads = row.layers, row.hidden, row.heads
     if layers is None and (fewer := LAYERS_IN_NAME.search(row.model)):
-        layers = chosen["layers"] = int(fewer[1])
+        layers = chosen["layers"] = int(fewer[1] or fewer[2])
     if known is not None:
         layers, hidden, heads = layers or known.layers, hidden or known.hidden, heads or known.heads
     if layers is None or hidden is None:
