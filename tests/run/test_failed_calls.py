@@ -93,6 +93,12 @@ MISTAKES: list[tuple[str, Callable[[Communicator], object], str]] = [
     ("sizes of 5000 digits", lambda c: c.reduce_scatter(ones, sizes=[10**5000, 1]), "sizes must be 2 numbers"),
     ("rank of 5000 digits", lambda c: c.new_group([10**5000]), "ranks must be different ranks"),
     ("side of 5000 digits", lambda c: c.mesh([10**5000], ["a"]), "places for 2 ranks"),
+    ("new ranks of 5000 digits", lambda c: c.grow(10**5000), "new_ranks must be from 1 to .* not a value of type int"),
+    ("own rank of 5000 digits", lambda c: choreo.init(rank=10**5000, world_size=2), "RANK is a value of type int"),
+    ("own rank alone", lambda c: choreo.init(rank=10**5000), "rank is a value of type int and world_size is None"),
+    ("network of 5000 digits", lambda c: choreo.init(network=10**5000), "network is a value of type int"),  # type: ignore[arg-type]
+    ("quorum of 5000 digits", lambda c: choreo.init(quorum=10**5000), "quorum is a value of type int"),  # type: ignore[arg-type]
+    ("address that is no name", lambda c: c.grow(address="." * 300 + ":80"), "the address is .*, which is no host's name"),
     ("bytes of 5000 digits", lambda c: c.explain("all_reduce", 10**5000), "the size must be a number of bytes"),
     ("empty", lambda c: c.empty((-1,)), "negative side"),
     ("empty beyond numbers", lambda c: c.empty((0, 10**30)), "larger than any array"),

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from choreo.errors import UsageError
 from choreo.run.rendezvous.environment import read_environment, read_job_address
+from choreo.run.rendezvous.known_addresses import known_addresses
+from choreo.run.transport.addresses import check_host
 from choreo.run.transport.secret import read_secret_file
 
 SECRET = "0123456789abcdef0123456789abcdef"
@@ -134,6 +138,7 @@ def test_a_secret_in_a_file(tmp_path: Path) -> None:
         (TORCHRUN | {"RANK": "1.0"}, "RANK is 1.0, which is not a whole number"),
         (TORCHRUN | {"RANK": "٣"}, "RANK is ٣, which is not a whole number"),
         (TORCHRUN | {"RANK": "1" * 4000}, "which is not a whole number"),
+        ({"RANK": "x\n" * 100_000}, "but WORLD_SIZE is not set; set both"),
         (TORCHRUN | {"RANK": "8"}, "RANK is 8, but WORLD_SIZE is 8: ranks go from 0 to 7"),
         (TORCHRUN | {"WORLD_SIZE": "0"}, "WORLD_SIZE is 0, which is not from 1 to 65535"),
         (TORCHRUN | {"MASTER_ADDR": "a" * 100_000}, "MASTER_ADDR is 'a{79}, which is no host's name"),
@@ -164,7 +169,32 @@ def test_mistakes(variables: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=message) as raised:
         read_environment(variables)
     assert len(str(raised.value)) < 300
+    assert "\n" not in str(raised.value)
     assert "short" not in str(raised.value)
+
+
+def test_a_host_is_checked_without_opening_a_file() -> None:
+    """The codec of host names is a file that Python opens when it is first used, and there may be no descriptor."""
+    check = "from choreo.run.transport.addresses import check_host as check; check('node0.example.', ''); "
+    ran = subprocess.run([sys.executable, "-c", f"{check}import sys; sys.exit('encodings.idna' in sys.modules)"], check=False)
+    assert not ran.returncode
+    assert check_host("knoten-ü.example", "") == "knoten-ü.example"
+    for text in ("a..b", ".", "a" * 64, "ü" * 64):
+        with pytest.raises(UsageError, match="no host's name"):
+            check_host(text, "")
+
+
+def test_a_job_may_have_any_bytes_as_its_name() -> None:
+    assert read_environment(TORCHRUN | {"TORCHELASTIC_RUN_ID": "\udc80\udcff"}).job.isascii()
+
+
+def test_addresses_that_are_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """They are refused, and not repeated at full length."""
+    (tmp_path / "file").write_bytes(bytes(1_000_000))
+    monkeypatch.setenv("CHOREO_ADDRESSES_FILE", str(tmp_path / "file"))
+    with pytest.raises(UsageError, match="which is no host's name and no address") as raised:
+        known_addresses(29500)
+    assert len(str(raised.value)) < 300
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import os
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from choreo.errors import UsageError, shown
+from choreo.errors import UsageError, excerpt, shown
 
 __all__ = ["ANY", "MAJORITY", "QUORUMS", "Quorum", "given_quorum"]
 
@@ -72,5 +72,6 @@ def given_quorum(given: str | None) -> str:
     rule = given if given is not None else variable or MAJORITY
     if not isinstance(rule, str) or rule not in QUORUMS:
         where = "quorum" if given is not None else "CHOREO_QUORUM"
-        raise UsageError(f"{where} is {shown(str(rule))}; write {' or '.join(QUORUMS)}")
+        said = shown(rule) if isinstance(rule, str) else excerpt(rule)
+        raise UsageError(f"{where} is {said}; write {' or '.join(QUORUMS)}")
     return rule

@@ -63,7 +63,7 @@ def grow(
     except TypeError:
         raise UsageError(f"new_ranks must be a whole number, not {excerpt(new_ranks)}") from None
     if not 1 <= wanted <= MAX_RANKS - engine.world_size:
-        raise UsageError(f"new_ranks must be from 1 to {MAX_RANKS - engine.world_size}, not {wanted}")
+        raise UsageError(f"new_ranks must be from 1 to {MAX_RANKS - engine.world_size}, not {excerpt(wanted)}")
     deadline = engine.deadline(timeout_s)
     numbers = _all_numbers(ranks, wanted)
     chooser, rule = engine.chooser.to_json().decode(), engine.connection.consensus.quorum.rule

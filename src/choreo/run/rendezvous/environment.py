@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from choreo.errors import UsageError, shown
+from choreo.errors import UsageError, excerpt, shown
 from choreo.run.transport.addresses import LOOPBACK, check_host, is_loopback, parse_address
 from choreo.run.transport.limits import MAX_RANKS
 from choreo.run.transport.secret import check_secret, read_secret_file
@@ -89,7 +89,7 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
             raise UsageError(f"WORLD_SIZE is {found['WORLD_SIZE']}, but RANK is not set; set both, or neither")
         return Environment(0, 1, 0, 1, LOOPBACK, FIRST_PORT, secret)
     if names.world_size not in found:
-        raise UsageError(f"{names.rank} is {found[names.rank]}, but {names.world_size} is not set; set both")
+        raise UsageError(f"{names.rank} is {shown(found[names.rank][:40])}, but {names.world_size} is not set; set both")
     world_size = _number(found, names.world_size, None, 1, MAX_RANKS)
     rank = _number(found, names.rank, None, 0, MAX_RANKS)
     if rank >= world_size:
@@ -118,13 +118,13 @@ def given_or_environment(
 ) -> Environment:
     """The caller's values, and the rest from the environment."""
     if (rank is None) != (world_size is None):
-        raise UsageError(f"rank is {rank} and world_size is {world_size}; give both, or neither")
+        raise UsageError(f"rank is {excerpt(rank)} and world_size is {excerpt(world_size)}; give both, or neither")
     found = _set(None)
     if rank is not None:
         for names in (_TORCHRUN, *_MPIRUN):
             for name in (names.rank, names.world_size, names.local_rank, names.local_world_size):
                 found.pop(name, None)
-        found |= {"RANK": str(rank), "WORLD_SIZE": str(world_size)}
+        found |= {"RANK": _text(rank), "WORLD_SIZE": _text(world_size)}
     if address is not None:
         found.pop("CHOREO_PORT", None)
         found.pop("TORCHELASTIC_USE_AGENT_STORE", None)
@@ -163,7 +163,7 @@ def network_is_sealed(given: str | None = None) -> bool:
     """
     where, said = ("network", given) if given is not None else ("CHOREO_NETWORK", _set(None).get("CHOREO_NETWORK"))
     if said is not None and not (isinstance(said, str) and said in ("sealed", "plain")):
-        raise UsageError(f"{where} is {shown(str(said)[:40])}; it is sealed, or plain on a network that you trust")
+        raise UsageError(f"{where} is {shown(_text(said)[:40])}; it is sealed, or plain on a network that you trust")
     return said != "plain"
 
 
@@ -214,8 +214,10 @@ def _other_port(port: int) -> int:
 def _job(found: Mapping[str, str], names: _Names) -> str:
     """A name that the ranks of one job have in common, and other jobs do not."""
     if names is _TORCHRUN:
-        return ":".join(filter(None, (found.get("TORCHELASTIC_RUN_ID"), found.get("TORCHELASTIC_RESTART_COUNT"))))
-    return found.get("PMIX_NAMESPACE") or f"started by {os.getppid()}"
+        job = ":".join(filter(None, (found.get("TORCHELASTIC_RUN_ID"), found.get("TORCHELASTIC_RESTART_COUNT"))))
+    else:
+        job = found.get("PMIX_NAMESPACE") or f"started by {os.getppid()}"
+    return os.fsencode(job).decode(errors="backslashreplace")  # a variable may hold any bytes
 
 
 def _secret(found: Mapping[str, str]) -> bytes | None:
@@ -224,6 +226,13 @@ def _secret(found: Mapping[str, str]) -> bytes | None:
     if "CHOREO_SECRET_FILE" in found:
         return read_secret_file(found["CHOREO_SECRET_FILE"])
     return None
+
+
+def _text(given: object) -> str:
+    try:
+        return str(given)
+    except ValueError:  # a number of thousands of digits
+        return excerpt(given)
 
 
 def _number(found: Mapping[str, str], name: str, default: int | None, low: int, high: int) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from choreo.run.transport.addresses import parse_address
+from choreo.run.transport.addresses import check_host, parse_address
 
 __all__ = ["FILE", "known_addresses", "remember_addresses"]
 
@@ -58,4 +58,4 @@ def _with_port(text: str, port: int) -> tuple[str, int]:
     has_port = text.rpartition(":")[0].endswith("]") if text.startswith("[") else text.count(":") == 1
     if has_port:
         return parse_address(text)
-    return text.strip("[]"), port
+    return check_host(text.strip("[]"), VARIABLE), port

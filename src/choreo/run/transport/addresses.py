@@ -117,10 +117,7 @@ def check_host(text: str, where: str) -> str:
     >>> check_host("node0", "MASTER_ADDR")
     'node0'
     """
-    try:
-        fits = text.isprintable() and " " not in text and len(text) <= MAX_HOST and bool(text.encode("idna"))
-    except UnicodeError:  # a label of 64 letters, an empty one
-        fits = False
+    fits = text.isprintable() and " " not in text and len(text) <= MAX_HOST and _is_name(text)
     if not (fits or _is_number(text)):
         raise UsageError(f"{where} is {excerpt(text)}, which is no host's name and no address; write node0 or 10.0.0.1")
     return text
@@ -143,7 +140,17 @@ def parse_address(text: str) -> tuple[str, int]:
     digits = port.isascii() and port.isdigit() and len(port) <= 5
     if not (colon and host and host.isprintable() and " " not in host and digits and 1 <= int(port) <= 65535):
         raise UsageError(f"{shown(text)} is not HOST:PORT, like node0:29500, with a port from 1 to 65535")
-    return host, int(port)
+    return check_host(host, "the address"), int(port)
+
+
+def _is_name(text: str) -> bool:
+    if text.isascii():  # as the codec has it, which opens files when it is first used
+        *labels, last = text.split(".")
+        return bool(text) and all(0 < len(label) < 64 for label in labels) and len(last) < 64
+    try:
+        return bool(text.encode("idna"))
+    except UnicodeError:  # a label of 64 letters, an empty one
+        return False
 
 
 def _is_number(address: str) -> bool:
