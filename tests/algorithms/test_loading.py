@@ -279,5 +279,11 @@ def test_a_new_algorithm_can_run_along_an_axis(write: Write) -> None:
     choreo.prove(choreo.build("all_reduce", "hierarchical", 12, axes="3x4:mine,ring"))
 
 
+def test_too_little_memory_is_not_an_algorithms_mistake(write: Write) -> None:
+    choreo.load_algorithms(write('@choreo.algorithm("broadcast")\ndef mine(ranks, root=0):\n    raise MemoryError\n'))
+    with pytest.raises(MemoryError):
+        choreo.build("broadcast", "mine", 4)
+
+
 def test_what_a_test_adds_is_forgotten() -> None:
     assert {"mine", "listening", "brigade", "even", "chain"} & {a.name for a in list_algorithms()} == set()

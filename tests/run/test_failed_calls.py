@@ -98,7 +98,11 @@ MISTAKES: list[tuple[str, Callable[[Communicator], object], str]] = [
     ("own rank alone", lambda c: choreo.init(rank=10**5000), "rank is a value of type int and world_size is None"),
     ("network of 5000 digits", lambda c: choreo.init(network=10**5000), "network is a value of type int"),  # type: ignore[arg-type]
     ("quorum of 5000 digits", lambda c: choreo.init(quorum=10**5000), "quorum is a value of type int"),  # type: ignore[arg-type]
-    ("address that is no name", lambda c: c.grow(address="." * 300 + ":80"), "the address is .*, which is no host's name"),
+    (
+        "address that is no name",
+        lambda c: c.grow(address="." * 300 + ":80"),
+        "the address is .*, which is no host's name",
+    ),
     ("bytes of 5000 digits", lambda c: c.explain("all_reduce", 10**5000), "the size must be a number of bytes"),
     ("empty", lambda c: c.empty((-1,)), "negative side"),
     ("empty beyond numbers", lambda c: c.empty((0, 10**30)), "larger than any array"),

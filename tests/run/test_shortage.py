@@ -109,7 +109,7 @@ def test_few_descriptors_between_hosts_are_reported_to_every_rank() -> None:
         check_told(job.ended())
 
 
-def fails_to_mesh(comm: Communicator, _: Pipe, steps: Sequence[tuple[type, str]]) -> list[str]:
+def fails_to_mesh(comm: Communicator, _: Pipe, steps: Sequence[tuple[type, str]], error: Exception) -> list[str]:
     """Rank 1 fails along its second axis, on which it is alone, at each of these steps; nothing may be left of it."""
     told, before = [], open_descriptors()
     for owner, step in steps:
@@ -118,7 +118,7 @@ def fails_to_mesh(comm: Communicator, _: Pipe, steps: Sequence[tuple[type, str]]
         def short(self: Any, *args: Any, real: Callable[..., Any] = real, **options: Any) -> Any:
             of = args[0] if isinstance(self, PointToPoint) else self
             if getattr(of, "_world_size", None) == 1 or getattr(of, "world_size", None) == 1:
-                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+                raise type(error)(*error.args)
             return real(self, *args, **options)
 
         with pytest.MonkeyPatch().context() as patch, pytest.raises(ChoreoError) as caught:
@@ -158,16 +158,20 @@ def _no_descriptor(*_: object) -> object:
     raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
-def test_an_axis_that_cannot_be_made_is_reported_to_the_ranks_of_all_axes() -> None:
+@pytest.mark.parametrize(
+    ("error", "more"),
+    [(OSError(errno.EMFILE, "Too many open files"), "ulimit -n"), (MemoryError(), "(ulimit -v, a container's limits)")],
+)
+def test_an_axis_that_cannot_be_made_is_reported_to_the_ranks_of_all_axes(error: Exception, more: str) -> None:
     """Nobody waits for the deadline of a rank that is not on their own axis."""
     steps = [(_Connecting, name) for name in ("introduce", "open", "accept", "finish")] + [(PointToPoint, "__init__")]
-    with Job(3, fails_to_mesh, steps) as job:
+    with Job(3, fails_to_mesh, steps, error) as job:
         ended = job.ended()
     assert not [one for one in ended if one.error], ended
     for rank, one in enumerate(ended):
         assert len(one.value) == len(steps)
         for told in one.value:
-            assert told.endswith("allow more with ulimit -n") and (rank == 1) == told.startswith("this rank"), told
+            assert told.endswith(more) and (rank == 1) == told.startswith("this rank"), told
 
 
 def shrinks_with_few(comm: Communicator, _: Pipe) -> str:

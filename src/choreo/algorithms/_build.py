@@ -92,7 +92,7 @@ def _call(found: Algorithm, ranks: int, root: int | None, given: dict[str, objec
     except RefusedError as error:
         named = found.name in str(error)
         raise (error if named else RefusedError(f"{wants} refuses {ranks} ranks: {error}")) from None
-    except ChoreoError:
+    except (ChoreoError, MemoryError):
         raise
     except (Exception, SystemExit) as error:  # the author's mistake, reported with its line
         raise AlgorithmError(f"{wants} failed at {ranks} ranks{where(error, Path(found.source))}") from error
@@ -116,7 +116,7 @@ def _guarded(steps: Steps, found: Algorithm) -> Steps:
         try:
             with _printing_aside(found):
                 return steps.rows(first, last)
-        except ChoreoError:
+        except (ChoreoError, MemoryError):
             raise
         except (Exception, SystemExit) as error:
             at = f"step {first}" if last == first + 1 else f"steps {first} to {last - 1}"

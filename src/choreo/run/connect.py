@@ -91,7 +91,7 @@ def connect(
             mine.accept()
             bootstrap.exchange(b"", timeout_s)
             connection = mine.finish(ranks)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             raise RendezvousError(f"this rank could not connect: {why(error)}") from None
         names.close()  # once the names are gone, nothing can be left behind
         undo.pop_all()

@@ -176,7 +176,9 @@ def test_mistakes(variables: dict[str, str], message: str) -> None:
 def test_a_host_is_checked_without_opening_a_file() -> None:
     """The codec of host names is a file that Python opens when it is first used, and there may be no descriptor."""
     check = "from choreo.run.transport.addresses import check_host as check; check('node0.example.', ''); "
-    ran = subprocess.run([sys.executable, "-c", f"{check}import sys; sys.exit('encodings.idna' in sys.modules)"], check=False)
+    ran = subprocess.run(
+        [sys.executable, "-c", f"{check}import sys; sys.exit('encodings.idna' in sys.modules)"], check=False
+    )
     assert not ran.returncode
     assert check_host("knoten-ü.example", "") == "knoten-ü.example"
     for text in ("a..b", ".", "a" * 64, "ü" * 64):

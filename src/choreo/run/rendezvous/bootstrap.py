@@ -61,7 +61,7 @@ def exchange_made(
         blob = MADE + make()
     except ChoreoError as error:
         failed, reason = error, str(error)
-    except OSError as error:
+    except (OSError, MemoryError) as error:
         reason = why(error)
         failed = RendezvousError(f"this rank could not connect: {reason}")
     if failed is not None:

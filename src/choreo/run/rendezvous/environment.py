@@ -89,7 +89,9 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
             raise UsageError(f"WORLD_SIZE is {found['WORLD_SIZE']}, but RANK is not set; set both, or neither")
         return Environment(0, 1, 0, 1, LOOPBACK, FIRST_PORT, secret)
     if names.world_size not in found:
-        raise UsageError(f"{names.rank} is {shown(found[names.rank][:40])}, but {names.world_size} is not set; set both")
+        raise UsageError(
+            f"{names.rank} is {shown(found[names.rank][:40])}, but {names.world_size} is not set; set both"
+        )
     world_size = _number(found, names.world_size, None, 1, MAX_RANKS)
     rank = _number(found, names.rank, None, 0, MAX_RANKS)
     if rank >= world_size:

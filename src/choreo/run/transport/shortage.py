@@ -60,7 +60,7 @@ class _Thread(threading.Thread):
         return _Beginning(super()._bootstrap, self._started)  # type: ignore[misc, attr-defined]
 
 
-def why(error: OSError) -> str:
+def why(error: OSError | MemoryError) -> str:
     """The system's reason; if it is short of something, also how to get more.
 
     >>> why(OSError(2, "No such file or directory"))
@@ -68,6 +68,8 @@ def why(error: OSError) -> str:
     >>> why(OSError(24, "Too many open files")).endswith("allow more with ulimit -n")
     True
     """
+    if isinstance(error, MemoryError):
+        error = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
     said = error.strerror or str(error) or type(error).__name__
     if error.errno == errno.EMFILE:
         most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
