@@ -9,6 +9,7 @@ import pytest
 from tests.helpers.cli import PRICE_KEYS, RING, SIZE, fine, is_one_sentence, mistake, process
 from tests.helpers.command import run_choreo
 
+JOB = ["--cluster", "hgx-h100", "--gpus", "8", "--seq", "512"]
 MST = ["broadcast", "-a", "mst", "-p", "4"]
 
 MISTAKES: list[tuple[list[str], str]] = [
@@ -212,6 +213,12 @@ def test_a_mistake_says_nothing_on_stdout_with_json_either() -> None:
     )
 
 
+@pytest.mark.parametrize("option", ["--ranks", "--axes", "--option", "--root", "--size"])
+def test_a_mistake_is_not_repeated_at_full_length(option: str) -> None:
+    for value in ("x" * 100_000, "9" * 4000, "ring(4) x " * 1000):
+        assert len(mistake("price", "all_reduce", "-p", "4", *SIZE, option, value)) < 1500
+
+
 @pytest.mark.parametrize(
     "extra",
     [
@@ -317,6 +324,9 @@ def test_extreme_links_have_a_price_or_are_a_mistake(options: list[str], form: s
         (["prove", *RING, "--segments", "1" + "0" * 20], "chunks"),
         (["prove", "--all", "-p", "1..999999999"], "ranks"),
         (["price", "all_reduce", "-a", "ring", "-p", "1000000000", *SIZE], "4194304"),
+        (["build", *RING[:-1], "1000000", "-o", "x.json"], "2e+12 transfers"),
+        (["plan", "gpt2-124m", *JOB, "--global-batch", "9" * 5000], "is not a global batch"),
+        (["bound", "all_reduce", "-t", "ring(4)", *SIZE, "--slow-rank", "9" * 5000 + "=2x"], "they are 0 to 3"),
         (["build", "all_reduce", "-a", "hierarchical", "--axes", "1000x1000x1000", "-o", "x.npz"], "4194304"),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else value,

@@ -52,6 +52,13 @@ def test_what_can_be_saved_can_be_loaded(suffix: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
+def test_what_no_file_holds_is_refused_before_it_is_made(suffix: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"ranks has about 2e\+12 transfers, and a file holds at most 67108864"):
+        save(build("all_reduce", "ring", 1_000_000), tmp_path / f"s.{suffix}")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
 def test_axes_come_back(suffix: str, tmp_path: Path) -> None:
     for schedule in (build("all_reduce", "hierarchical", 8, axes="4x2:direct,ring"), build("all_reduce", "ring", 8)):
         save(schedule, tmp_path / f"one.{suffix}")

@@ -62,6 +62,7 @@ SECTIONS = {
 COMMANDS = {name: summary for commands in SECTIONS.values() for name, summary in commands.items()}
 
 
+LONGEST = 1000  # of a message
 # An option that more commands take is not that of a few.
 MOST_TAKERS = 8
 # What may be typed as a command, and the command that does it.
@@ -138,7 +139,7 @@ def _run(arguments: list[str]) -> int:
             raise
         message, code = known
         with suppress(OSError):
-            click.echo(f"choreo: {' '.join(message.split())}", err=True)
+            click.echo(f"choreo: {_cut(' '.join(message.split()))}", err=True)
         if isinstance(error, OSError):
             _drop_output()
     return code if isinstance(code, int) else 0
@@ -168,6 +169,11 @@ def _sentence(error: BaseException) -> tuple[str, int] | None:  # noqa: PLR0911 
         case OSError():
             return f"the output cannot be written: {error.strerror or error}", 2
     return None
+
+
+def _cut(message: str) -> str:
+    """A message that is not as long as what was typed, if that is endless."""
+    return message if len(message) <= LONGEST else f"{message[: LONGEST // 2]} ... {message[-LONGEST // 2 :]}"
 
 
 def _takers(option: str) -> str:

@@ -32,6 +32,7 @@ __all__ = ["load", "save", "written_as"]
 
 MAX_DOCUMENT_BYTES = 1 << 30
 MAX_ROWS = 1 << 26
+GUESS = 64  # so much more than the others may the first steps of a schedule have
 MAX_ARRAY_HEADER = 256
 ROW_BYTES = 128  # memory per transfer while loading, intermediate columns included
 COLUMNS = ("step", "src", "dst", "chunk", "count", "reduce", "from_input")
@@ -74,11 +75,26 @@ def save(schedule: Schedule, path: str | Path, format: str | None = None) -> Non
     """
     file = Path(path)
     foreign = written_as(file, format)
+    _check_rows(schedule)
     if foreign is not None:
         written = write_foreign(schedule, foreign)
     else:
         written = to_document(schedule) if file.suffix == ".json" else _to_archive(schedule)
     write_bytes(file, written)
+
+
+def _check_rows(schedule: Schedule) -> None:
+    """Refuse more transfers than `load` takes before they are all made. They are guessed from the first steps."""
+    rows = 0
+    for block in schedule.blocks():
+        rows += len(block)
+        about = rows * schedule.num_steps // (int(block.step[-1]) + 1)
+        if rows > MAX_ROWS or about > GUESS * MAX_ROWS:
+            raise UsageError(
+                f"{schedule.collective} by {shown(schedule.algorithm)} over {schedule.ranks} ranks has about "
+                f"{max(rows, about):.3g} transfers, and a file holds at most {MAX_ROWS}; use fewer ranks, chunks or "
+                "segments"
+            )
 
 
 def written_as(file: Path, format: str | None = None) -> str | None:  # noqa: A002 - the command's word

@@ -10,7 +10,7 @@ import numpy as np
 
 from choreo.checks import MAX_RANKS, check_ranks, whole_number
 from choreo.collectives import Collective, Layout, get_collective
-from choreo.errors import ScheduleError, UsageError, shown
+from choreo.errors import ScheduleError, UsageError, excerpt, shown
 from choreo.results import drawn
 from choreo.schedule.steps import Steps
 from choreo.schedule.transfers import BoolColumn, IntColumn, StepMoves, Transfers
@@ -75,7 +75,8 @@ class Schedule:
         ranks, chunks = check_ranks(self.ranks), self.num_chunks
         object.__setattr__(self, "root", contract.check_root(self.root, ranks))
         if not 1 <= chunks <= MAX_CHUNKS:
-            raise ScheduleError(f"a vector cannot be cut into {chunks} chunks; there must be 1 to {MAX_CHUNKS}")
+            many = excerpt(chunks)
+            raise ScheduleError(f"a vector cannot be cut into {many} chunks; there must be 1 to {MAX_CHUNKS}")
         if len(self.algorithm) > MAX_NAME:
             raise UsageError(f"a schedule's name may have at most {MAX_NAME} characters, not {len(self.algorithm)}")
         if self.axes is not None and len(self.axes) > MAX_AXES:

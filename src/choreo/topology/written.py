@@ -102,7 +102,7 @@ def what_if(where: Placement, slow_link: tuple[str, ...], slow_rank: tuple[str, 
         rank, times = _assignment(text, "--slow-rank", "3=2x")
         if not rank.isdecimal():
             raise UsageError(f"--slow-rank {text!r}: {rank!r} is not a rank; write 3=2x")
-        if int(rank) >= where.ranks:
+        if len(rank) > 9 or int(rank) >= where.ranks:  # Python reads no number of thousands of digits
             raise UsageError(f"--slow-rank {text!r}: there is no rank {rank}; they are 0 to {where.ranks - 1}")
         topology = topology.with_slow_device(where.device_of(int(rank)), times)
     return topology

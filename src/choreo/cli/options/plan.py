@@ -139,7 +139,7 @@ def _usual_cluster(device: object) -> str | None:
 
 def batch_of(text: str, gpus: int) -> int:
     """A batch from `1024`, or from `256/gpu`."""
-    match = re.fullmatch(r"\s*(\d+)\s*(/\s*gpus?)?\s*", text)
+    match = re.fullmatch(r"\s*(\d{1,18})\s*(/\s*gpus?)?\s*", text)
     if match is None:
         raise UsageError(f"{text!r} is not a global batch; write 1024, or 256/gpu")
     return int(match[1]) * (gpus if match[2] else 1)
