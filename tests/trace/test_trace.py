@@ -86,6 +86,14 @@ def test_chakra_there_and_back_is_the_same_graph(
         assert not list(found.findings.lines())
 
 
+@pytest.mark.parametrize("path", [".", "/", ".."])
+def test_a_prefix_without_a_name_is_refused(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    graph = schedule_graph(build("all_gather", "ring", 2), 8)
+    with pytest.raises(UsageError, match="is no name of files; write one like step"):
+        write_trace(graph, path, "chakra")
+
+
 @pytest.mark.parametrize(
     ("collective", "algorithm"), [("all_reduce", "ring"), ("all_gather", "ring"), ("broadcast", "mst")]
 )

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from choreo.errors import TraceError, shown
+from choreo.errors import TraceError, UsageError, shown
 from choreo.files import write_bytes, write_text
 from choreo.trace.formats import protobuf as wire
 from choreo.trace.raw import EVERYBODY, Findings, RankTrace, RawNode
@@ -213,6 +213,8 @@ def _attribute(data: bytes, at: int, end: int, into: Attributes) -> None:
 def write(graph: ExecutionGraph, path: Path) -> list[Path]:
     """A file for each rank, and one that says which ranks each group is; returns their paths."""
     prefix = path.with_suffix("") if path.suffix == ".et" else path
+    if prefix.name in ("", ".."):
+        raise UsageError(f"{shown(path)} is no name of files; write one like step, for step.0.et, step.1.et and so on")
     everybody = tuple(range(graph.ranks))
     groups = {number: str(number + 1) for number, group in enumerate(graph.groups) if group != everybody}
     written = []
