@@ -16,10 +16,11 @@ from choreo import build, simulate
 from choreo.errors import TraceError, UsageError
 from choreo.simulate.execution import simulate_workload
 from choreo.trace import read_trace, write_trace
-from choreo.trace.assemble import translated
+from choreo.trace.assemble import _add, translated
 from choreo.trace.formats import protobuf as wire
 from choreo.trace.info import trace_info
 from choreo.trace.messages import as_messages_by, schedule_graph
+from choreo.trace.raw import RawNode
 from choreo.workload.execution import COLLECTIVES, ExecutionGraph, GraphBuilder, NodeKind
 
 Folders = pytest.TempPathFactory
@@ -84,6 +85,20 @@ def test_chakra_there_and_back_is_the_same_graph(
     if len({int(rank) for rank in graph.rank}) == ranks:
         assert ordered(found.graph) == ordered(graph)
         assert not list(found.findings.lines())
+
+
+@pytest.mark.parametrize("rank", [-1, -(2**63) - 1, 1 << 40, 10**400])
+def test_a_trace_of_no_rank_is_refused(rank: int, tmp_path: Path) -> None:
+    kernel = {"ph": "X", "cat": "kernel", "name": "forward", "ts": 1, "dur": 50, "args": {"stream": 7}}
+    about = {"rank": rank, "world_size": 8, "pg_config": []}
+    (tmp_path / "rank.json").write_text(json.dumps({"distributedInfo": about, "traceEvents": [kernel]}))
+    with pytest.raises(TraceError, match=r"is the trace of rank|is not JSON"):
+        read_trace(tmp_path / "rank.json")
+
+
+def test_a_number_of_more_than_64_bits_is_refused() -> None:
+    with pytest.raises(TraceError, match="node 1 of rank 0, send: a number has more than 64 bits"):
+        _add(GraphBuilder(2), 0, RawNode(1, "send", NodeKind.SEND, [], [], size_bytes=8.0, peer=1, tag=2**64), [], ())
 
 
 @pytest.mark.parametrize("path", [".", "/", ".."])

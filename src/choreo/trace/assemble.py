@@ -70,6 +70,8 @@ def _ranks(traces: Sequence[RankTrace]) -> dict[int, RankTrace]:
     found: dict[int, RankTrace] = {}
     for number, trace in enumerate(traces):
         rank = number if trace.rank is None else trace.rank
+        if not 0 <= rank < MAX_RANKS:
+            raise TraceError(f"a file is the trace of rank {short(str(rank), 24)}; ranks are 0 to {MAX_RANKS - 1}")
         if rank in found:
             raise TraceError(f"two of the files are the trace of rank {rank}")
         found[rank] = trace
@@ -238,5 +240,7 @@ def _add(builder: GraphBuilder, rank: int, node: RawNode, deps: list[int], membe
                 duration_s=node.duration_s,
                 after=deps,
             )
+    except OverflowError:
+        raise TraceError(f"node {node.id} of rank {rank}, {shown(node.name)}: a number has more than 64 bits") from None
     except (ValueError, TraceError) as error:
         raise TraceError(f"node {node.id} of rank {rank}, {shown(node.name)}: {error}") from None
