@@ -53,9 +53,11 @@ MISTAKES = [
     ),
     ({"npus_count": "[ 2, 3.5, 4 ]"}, "npus_count[1] must be a whole number, not '3.5'"),
     ({"npus_count": "[ 2, 0, 4 ]"}, "sizes must be at least 1"),
-    ({"bandwidth": "[ 200, fast, 1 ]"}, "bandwidth[1] must be a number of at least 0, not 'fast'"),
+    ({"bandwidth": "[ 200, fast, 1 ]"}, "bandwidth[1] must be a number of at least 0, below 1e+30, not 'fast'"),
     ({"bandwidth": "[ 200, nan, 1 ]"}, "bandwidth[1] must be"),
     ({"latency": "[ 200, -1, 1 ]"}, "latency[1] must be"),
+    ({"latency": "[ 200, 1e31, 1 ]"}, "latency[1] must be a number of at least 0, below 1e+30, not '1e31'"),
+    ({"npus_count": f"[ 2, {10**400}, 4 ]"}, "npus_count[1] must be a whole number, not '1000"),
     ({"topology": "{ a: b }[]"}, "line 3 is neither KEY: [ VALUE, ... ] nor an item of a list"),
 ]
 

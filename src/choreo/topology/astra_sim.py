@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from choreo.errors import TopologyError, shown
+from choreo.files import MOST
 
 __all__ = ["network_text"]
 
@@ -57,10 +58,10 @@ def network_text(text: str, path: Path) -> str:
 def _number(given: dict[str, list[str]], key: str, at: int, path: Path, kind: Callable[[str], float]) -> float:
     try:
         number = kind(given[key][at])
-    except ValueError:
+    except (ValueError, OverflowError):
         number = math.nan
-    if not 0 <= number < math.inf:
-        what = "a whole number" if kind is int else "a number of at least 0"
+    if not 0 <= number < MOST:
+        what = "a whole number" if kind is int else f"a number of at least 0, below {MOST:g}"
         raise TopologyError(f"{shown(path)}: {key}[{at}] must be {what}, not {given[key][at]!r:.80}")
     return number
 
