@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from choreo.algorithms import build
-from choreo.errors import DeadlockError
+from choreo.errors import DeadlockError, UsageError
 from choreo.simulate import Job, Packets, simulate
 from choreo.simulate.jobs import placed
 from choreo.simulate.packets.limited import packet_time_within
@@ -32,3 +32,10 @@ def test_a_deadlock_is_reported() -> None:
     job = placed(Job(build("all_to_all", "direct", 6), "4MiB"), ring, 0.0)
     with pytest.raises(DeadlockError):
         packet_time_within(job, ring, Packets(buffer_bytes="16KiB"), 1.0)
+
+
+@pytest.mark.parametrize("link", ["50GB/s, 9e9s", "50GB/s, 1e20s", "1e-20GB/s, 1us", "1e-10GB/s, 1us"])
+def test_times_that_the_clock_cannot_count_are_refused(link: str) -> None:
+    """They were an error in a conversion, or 0 s."""
+    with pytest.raises(UsageError, match=r"takes .* s here, and the clock of packets goes to 100000 s; use a faster"):
+        simulate(build("all_reduce", "ring", 4), f"ring(4, {link})", "1MiB", packets=Packets())

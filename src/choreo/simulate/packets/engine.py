@@ -97,6 +97,7 @@ def begin(
         raise UsageError(
             f"between two ranks there are more than {MOST_PACKETS} packets of {settings.mtu} bytes; use larger ones"
         )
+    picoseconds(feed.most_bytes * _ps_per_byte(topology) / PICO)
     spray = settings.routing == "spray"
     flow = (feed.job * topology.num_nodes + feed.start) * topology.num_nodes + feed.end
     forth = hops_between(topology, feed.start, feed.end, flow, spray=spray, seed=settings.seed)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from choreo.errors import UsageError
 from choreo.simulate.flows.engine import Core, begin_job, costs_of, figures_of, row_columns
 from choreo.simulate.jobs import Placed
 from choreo.topology import Topology
@@ -23,6 +24,7 @@ Ints = npt.NDArray[np.int64]
 Columns = dict[str, npt.NDArray[np.generic]]
 
 PICO = 1e12
+MOST_S = 1e5  # of one time; a sum of ninety still fits into 64 bits of picoseconds
 LISTS = ("send", "write", "overwrite")
 AT_ONCE = -1
 
@@ -44,8 +46,14 @@ class Feed:
 
 
 def picoseconds(seconds: npt.ArrayLike) -> Ints:
-    """Times as whole picoseconds."""
-    return np.round(np.asarray(seconds, np.float64) * PICO).astype(np.int64)
+    """Times as whole picoseconds; an error if one is longer than the packets' clock can add up."""
+    times = np.asarray(seconds, np.float64)
+    if not times.max(initial=0.0) <= MOST_S:
+        raise UsageError(
+            f"a packet, or the data from one rank to another, takes {times.max():.3g} s here, and the clock of packets "
+            f"goes to {MOST_S:g} s; use a faster network, or simulate without packets"
+        )
+    return np.round(times * PICO).astype(np.int64)
 
 
 def feed_all(jobs: Sequence[Placed], topology: Topology, make_core: Callable[..., Core]) -> Feed:
