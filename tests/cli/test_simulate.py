@@ -176,6 +176,20 @@ def test_results_are_compared(tmp_path: Path) -> None:
     assert told == f"choreo: {files[1]}: links[1] lacks from, to, bytes, busy_s or utilisation\n"
 
 
+def test_results_with_absurd_numbers_and_names(tmp_path: Path) -> None:
+    result = json.loads(run_choreo("simulate", "all_reduce", *RING, "--size", "1MiB", "--json").out)
+    good, bad = tmp_path / "good.json", tmp_path / "bad.json"
+    good.write_text(json.dumps(result))
+    link = result["links"][0]
+    for change in ({"time_s": 10**400}, {"efficiency": 1e300}, {"links": [link | {"bytes": 10**400}]}):
+        bad.write_text(json.dumps(result | change))
+        assert "is out of range; a number is 0, or from 1e-60 to 1e+30" in mistake(
+            "simulate", "--compare", str(bad), str(good)
+        )
+    bad.write_text(json.dumps(result | {"links": [link | {"from": "9" * 5000}]}))
+    assert run_choreo("simulate", "--compare", str(bad), str(good)).code == 0
+
+
 def test_a_page_and_a_timeline(tmp_path: Path) -> None:
     page, trace = tmp_path / "run.html", tmp_path / "run.json"
     ran = run_choreo("simulate", "all_reduce", *RING, "--size", "1MiB", "--html", str(page), "--trace", str(trace))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from choreo.errors import UsageError, shown
-from choreo.files import parse_json, read_text
+from choreo.files import check_numbers, parse_json, read_text
 
 __all__ = ["Change", "Comparison", "LinkChange", "compare_results", "read_result"]
 
@@ -67,6 +67,7 @@ def read_result(path: Path) -> dict[str, Any]:
     ]
     if bad:
         raise UsageError(f"{shown(path)}: {bad[0]} is not what choreo simulate --json writes there")
+    check_numbers([*(found[name] for name in FIGURES), found.get("links")], path, UsageError)
     try:
         _loads(found)
     except UsageError as error:
@@ -133,4 +134,4 @@ def _differs(change: LinkChange) -> bool:
 
 def _natural(name: str) -> tuple[int, int, str]:
     """Natural order: numbers by value, before names."""
-    return (0, int(name), "") if name.isdecimal() else (1, 0, name)
+    return (0, int(name), "") if name.isdecimal() and len(name) < 20 else (1, 0, name)
