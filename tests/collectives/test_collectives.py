@@ -56,6 +56,8 @@ def test_roots() -> None:
         get_collective("reduce").check_root(4, 4)
     with pytest.raises(UsageError, match="all_reduce has no root"):
         get_collective("all_reduce").check_root(0, 4)
+    with pytest.raises(UsageError, match="all_reduce has no root, but root=a value of type int was given"):
+        get_collective("all_reduce").check_root(10**5000, 4)
 
 
 def test_unknown_names_get_the_nearest() -> None:

@@ -110,7 +110,7 @@ class Collective:
         """The root to use: 0 unless told otherwise, None where the collective has none."""
         if not self.rooted:
             if root is not None:
-                raise UsageError(f"{self.name} has no root, but root={root} was given; leave it out")
+                raise UsageError(f"{self.name} has no root, but root={excerpt(root)} was given; leave it out")
             return None
         if root is None:
             return 0
