@@ -220,6 +220,7 @@ def test_two_threads_wait_at_once(jobs: Callable[[int], Job]) -> None:
 def forks(comm: Communicator) -> None:
     peer, x = 1 - comm.rank, np.zeros(1)
     work = comm.irecv(x, peer)
+    comm.barrier()  # or the peer may have sent it already
     child = os.fork()
     if child == 0:
         try:
