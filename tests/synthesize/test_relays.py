@@ -72,6 +72,27 @@ def test_of_many_devices_those_least_out_of_the_way_relay() -> None:
     assert relays_of(problem, 14).tolist() == [*range(1, 8), *range(9, 16)]
 
 
+def test_devices_and_switches_out_of_reach_are_in_no_tree() -> None:
+    one_dead = choreo.get_topology(MESH)
+    for neighbour in (1, 3, 5, 7):
+        one_dead = one_dead.with_slow_link(4, neighbour, 0).with_slow_link(neighbour, 4, 0)
+    two_servers = "switch(4, 300GB/s, 300ns, reduces) x switch(2, 25GB/s, 1us)"
+    around = search("all_reduce", one_dead, "64MiB", ranks=[0, 1, 2, 3, 5, 6, 7, 8], effort="low")
+    in_one = search("all_reduce", two_servers, "64MiB", ranks=4, relays=False, effort="low")
+    for found in (around, in_one):
+        choreo.prove(found.schedule)
+        assert found.efficiency > 0.8
+
+
+def test_a_broadcast_reaches_a_device_that_cannot_answer() -> None:
+    one_way = choreo.get_topology("mesh(2x2, 50GB/s, 1us) x switch(2, 25GB/s, 1us)")
+    for neighbour in np.unique(one_way.links.dst[one_way.links.src == 7]).tolist():
+        one_way = one_way.with_slow_link(7, neighbour, 0)
+    found = search("broadcast", one_way, "64MiB", effort="low")
+    choreo.prove(found.schedule)
+    assert found.generator == "packed" and found.efficiency > 0.8
+
+
 def test_a_file_keeps_its_relays(tmp_path: Path) -> None:
     schedule = choreo.synthesize("all_reduce", MESH, "64KiB", ranks=[1, 3, 5, 7], effort="low")
     for name in ("group.json", "group.npz"):

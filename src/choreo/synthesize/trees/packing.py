@@ -20,7 +20,7 @@ from scipy.sparse.csgraph import dijkstra
 from choreo.synthesize.network import Hops
 from choreo.synthesize.problem import UnsolvedError
 from choreo.synthesize.trees.arborescence import cheapest_arborescence
-from choreo.topology.graph import Floats, Ints
+from choreo.topology.graph import Bools, Floats, Ints
 
 __all__ = ["Tree", "pack", "pack_both_ways", "tree_depth"]
 
@@ -61,7 +61,11 @@ class Tree:
 
 
 class _Prices:
-    """The cheapest trees at given prices of links. `hop_s` is the time of a chunk over each hop."""
+    """The cheapest trees at given prices of links. `hop_s` is the time of a chunk over each hop.
+
+    `reached` says for each root which members it has a way to. A tree leaves out the others, such as the switches of
+    servers without a rank.
+    """
 
     def __init__(self, hops: Hops, hop_s: Floats) -> None:
         self.hops, self.hop_s = hops, hop_s
@@ -71,6 +75,7 @@ class _Prices:
         self.by_hop = hops.load.T.tocsr()
         steps = csr_matrix((np.ones(len(hops)), (hops.src, hops.dst)), shape=(members, members))
         away = dijkstra(steps, unweighted=True)
+        self.reached: Bools = np.isfinite(away)
         self.detour = [away[root][hops.src] + 1 > away[root][hops.dst] for root in range(members)]
 
     def per_hop(self, price: Floats) -> Floats:
@@ -84,7 +89,11 @@ class _Prices:
         matrix = np.full((hops.members,) * 2, np.inf)
         small = DETOUR * max(float(per_hop.mean()), 1e-12)
         matrix[hops.src, hops.dst] = per_hop + np.where(self.detour[root], small, 0.0)
-        return self._into(cheapest_arborescence(matrix, root))
+        inside = np.flatnonzero(self.reached[root])
+        found = cheapest_arborescence(matrix[np.ix_(inside, inside)], int(np.searchsorted(inside, root)))
+        parent = np.full(hops.members, -1)
+        parent[inside] = np.where(found >= 0, inside[found], -1)
+        return self._into(parent)
 
     def shortest(self, per_hop: Floats, by_time: float) -> list[Ints]:
         """The tree of shortest paths from every root, by price and by time."""
@@ -186,9 +195,10 @@ def pack_both_ways(hops: Hops, hop_s: Floats, least_s_a_byte: float = 0.0) -> tu
         assert back is not None
         return tree_depth(hops, hop_s, into, root) + tree_depth(turned, hop_s, back, root)
 
-    roots = range(hops.members)
     turned = hops.turned()
     away, home = _Prices(hops, hop_s), _Prices(turned, hop_s)
+    both_ways = (away.reached & home.reached)[:, : hops.devices].all(axis=1)
+    roots = np.flatnonzero(both_ways).tolist()
     return _generate(hops, {0: 1.0}, cheapest, depth, least_s_a_byte)
 
 
