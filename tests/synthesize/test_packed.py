@@ -134,3 +134,13 @@ def test_a_known_bound_ends_the_search_for_trees(monkeypatch: pytest.MonkeyPatch
         rounds.append(len(calls))
     assert times == pytest.approx([least_s, least_s], rel=0.01)
     assert rounds[1] < rounds[0]
+
+
+def test_a_receiver_takes_in_others_beside_a_slow_message() -> None:
+    network = choreo.get_topology("switch(5, 100GB/s, 1us)")
+    for device, port, speed in ((0, "out", 0.9), (2, "out", 0.1), (3, "out", 0.5), (0, "in", 0.9), (3, "in", 0.5)):
+        switch = network.find_node("switch0")
+        network = network.with_slow_link(*((device, switch) if port == "out" else (switch, device)), speed)
+    found = search("all_gather", network, "1GiB", effort="low")
+    choreo.prove(found.schedule)
+    assert found.efficiency > 0.95

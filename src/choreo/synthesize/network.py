@@ -18,6 +18,9 @@ from choreo.topology.graph import Bools, Floats, Ints
 
 __all__ = ["Hops", "along_switches", "hops_between", "hops_of"]
 
+# A message that takes less than this fraction of a link leaves room on it.
+FULL = 0.99
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hops:
@@ -47,6 +50,13 @@ class Hops:
 
     def __len__(self) -> int:
         return len(self.src)
+
+    @property
+    def leave_room(self) -> bool:
+        """Whether some message leaves room on a link, as behind a switch with ports of different speed."""
+        load = self.load.tocoo()
+        taken = load.data * self.bandwidth_bytes_per_s[load.col] / self.capacity[load.row]
+        return bool((taken < FULL).any())
 
     def keeping(self, kept: Bools) -> Hops:
         """Some of the hops."""

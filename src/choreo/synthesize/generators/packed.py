@@ -157,6 +157,10 @@ def _on(problem: Problem, hops: Hops, division: Division) -> Iterator[Candidate]
                     relays=hops.relays,
                 )
                 yield Candidate("packed", backwards(schedule) if undone else schedule)
+                if planned is start and hops.leave_room:
+                    # A receiver need not wait for a slow message before it takes in others.
+                    schedule = replace(schedule, receive_in_order=False)
+                    yield Candidate("packed", backwards(schedule) if undone else schedule)
 
 
 def _looks(hops: Hops) -> float:
