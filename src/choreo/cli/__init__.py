@@ -153,12 +153,12 @@ def _sentence(error: BaseException) -> tuple[str, int] | None:  # noqa: PLR0911 
         case ChoreoError():
             return str(error), 2
         case click.ClickException():
-            takers = _takers(error.option_name) if isinstance(error, click.NoSuchOption) else ""
+            path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "choreo"
+            takers = _takers(error.option_name, path) if isinstance(error, click.NoSuchOption) else ""
             # An option of other commands is spelled right; what resembles it here is of no help.
             message = " ".join((error.message if takers else error.format_message()).split()).rstrip(".") + takers
-            command = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "choreo"
             message = re.sub(r"\. \(?Did you mean (?:one of: )?(.*\?)\)?$", r"; did you mean \1", message)
-            see = f" See {command} --help" if message.endswith("?") else f"; see {command} --help"
+            see = f" See {path} --help" if message.endswith("?") else f"; see {path} --help"
             return f"{message[:1].lower()}{message[1:]}{see}", 2
         case click.Abort() | KeyboardInterrupt():
             return "interrupted", 130
@@ -176,12 +176,12 @@ def _cut(message: str) -> str:
     return message if len(message) <= LONGEST else f"{message[: LONGEST // 2]} ... {message[-LONGEST // 2 :]}"
 
 
-def _takers(option: str) -> str:
-    """The commands that take an option which this one does not."""
+def _takers(option: str, path: str) -> str:
+    """The commands that take an option which the one at this path does not; inner ones only of its own group."""
     names = []
     for name in COMMANDS:
         command: click.Command = importlib.import_module(f"choreo.cli.commands.{name}").command
-        inner = command.commands if isinstance(command, click.Group) else {}
+        inner = command.commands if isinstance(command, click.Group) and name in path.split()[1:2] else {}
         for words, taker in {name: command, **{f"{name} {word}": part for word, part in inner.items()}}.items():
             names += [words] if any(option in parameter.opts for parameter in taker.params) else []
     if not 0 < len(names) <= MOST_TAKERS or len(option) < len("--x"):
