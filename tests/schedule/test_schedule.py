@@ -145,3 +145,10 @@ def test_what_is_not_steps_is_refused() -> None:
         Schedule("all_reduce", build("all_reduce", "ring", 4))  # type: ignore[arg-type]  # the mistake is the test
     with pytest.raises(UsageError, match="num_steps must be a whole number of at least 0, not -3"):
         Schedule.from_function("broadcast", 4, -3, lambda k: move(0, 1, 0))
+
+
+@pytest.mark.parametrize(("most", "count"), [(0, 4), (23, 24), (24, 24), (100, 24)])
+def test_transfers_are_counted_no_further_than_asked(most: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = build("all_reduce", "ring", 4)  # 6 steps of 4 transfers
+    monkeypatch.setattr(steps_module, "ROWS_A_BLOCK", 4)
+    assert schedule.count_transfers(most) == count

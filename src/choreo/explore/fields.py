@@ -323,10 +323,5 @@ def _written(document: str) -> Schedule:
 
 @lru_cache(maxsize=16)
 def transfers_of(schedule: Schedule, most: int) -> int:
-    """How many transfers a schedule has; counting stops beyond `most`."""
-    count = 0
-    for rows in schedule.blocks():
-        count += len(rows)
-        if count > most:
-            break
-    return count
+    """`Schedule.count_transfers`, which a page asks for again and again."""
+    return schedule.count_transfers(most)

@@ -169,6 +169,15 @@ class Schedule:
         """The number of transfers, counted by making them."""
         return sum(len(rows) for rows in self.blocks())
 
+    def count_transfers(self, most: int) -> int:
+        """The number of transfers, or a number beyond `most` if there are more: counting stops there."""
+        count = 0
+        for rows in self.blocks():
+            count += len(rows)
+            if count > most:
+                break
+        return count
+
     def steps(self) -> Iterator[Transfers]:
         """The transfers of each step in turn, as columns; nothing is kept."""
         for block in self.blocks():

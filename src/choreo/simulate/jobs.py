@@ -49,12 +49,11 @@ class Placed:
 
 def are_few(jobs: Sequence[Placed]) -> bool:
     """Whether the transfers of some jobs are few enough to keep what happens to each message."""
-    rows = 0
+    left = MOST_FOLLOWED
     for job in jobs:
-        for block in job.schedule.blocks():
-            rows += len(block)
-            if rows > MOST_FOLLOWED:
-                return False
+        left -= job.schedule.count_transfers(left)
+        if left < 0:
+            return False
     return True
 
 

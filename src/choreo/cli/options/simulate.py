@@ -251,10 +251,4 @@ def _effort(schedule: Schedule) -> float:
 # Asked for twice: whether a schedule is too long, and which is quick to simulate. A count may take seconds.
 @lru_cache(maxsize=64)
 def _length(schedule: Schedule) -> int:
-    """The transfers of a schedule, counted until they are too many."""
-    transfers = 0
-    for block in schedule.blocks():
-        transfers += len(block)
-        if transfers > MOST_TRANSFERS:
-            break
-    return transfers
+    return schedule.count_transfers(MOST_TRANSFERS)

@@ -86,9 +86,4 @@ def busiest_link_s(schedule: Schedule, problem: Problem) -> float:
 
 def is_short(schedule: Schedule, most: int) -> bool:
     """Whether a schedule has at most this many transfers; a long one is not expanded to find out."""
-    transfers = 0
-    for rows in schedule.blocks():
-        transfers += len(rows)
-        if transfers > most:
-            return False
-    return True
+    return schedule.count_transfers(most) <= most

@@ -79,14 +79,11 @@ def _check_size(schedule: Schedule) -> None:
             f"{_called(schedule)} cannot be written for MSCCL: a gpu reads at most {MAX_NODES} elements of the file, "
             "and each rank is one"
         )
-    rows = 0
-    for block in schedule.blocks():
-        rows += len(block)
-        if rows > MAX_ROWS:
-            raise RefusedError(
-                f"{_called(schedule)} is not written for MSCCL: it has more than {MAX_ROWS} transfers, and a file of "
-                "this many steps would be larger than 50 MB"
-            )
+    if schedule.count_transfers(MAX_ROWS) > MAX_ROWS:
+        raise RefusedError(
+            f"{_called(schedule)} is not written for MSCCL: it has more than {MAX_ROWS} transfers, and a file of "
+            "this many steps would be larger than 50 MB"
+        )
 
 
 def _beyond(layout: Layout, blocks: list[list[Block]]) -> tuple[str, bool]:
