@@ -25,6 +25,7 @@ MISTAKES: list[tuple[list[str], str]] = [
         "'--slow-link'; choreo simulate, bound, synthesize and sweep take it",
     ),
     (["synthesize", "all_reduce", "--html", "x.html"], "'--html'; choreo show, simulate, plan and train take it; see"),
+    (["bench", "all_reduce", "-n", "2", "-r", "5"], "all_reduce has no root, but root=5 was given; leave it out"),
     (["bench", "all_reduce", "-n", "2", "-f", "0"], "the factor between sizes must be more than 1, not 0"),
     (["price", "all_reduce", "--svg", "x.svg"], "'--svg'; choreo show takes it; see choreo price"),
     (["show", "--step"], "no such option '--step'; did you mean"),

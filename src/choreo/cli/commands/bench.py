@@ -29,9 +29,7 @@ if TYPE_CHECKING:
         "-d", "--datatype", default="float", show_default=True, metavar="TYPE", help="float, half, int8 and so on."
     ),
     click.option("-o", "--op", default="sum", show_default=True, metavar="OP", help="sum, prod, min, max or avg."),
-    click.option(
-        "-r", "--root", type=int, default=0, show_default=True, metavar="RANK", help="Root of a rooted collective."
-    ),
+    click.option("-r", "--root", type=int, metavar="RANK", help="Root of a rooted collective (0)."),
     click.option("--registered", is_flag=True, help="Use arrays that peers can read in place."),
     click.option("--against", default="", metavar="NAME,...", help="Measure other libraries too: gloo,openmpi,ray."),
     load_option,
@@ -97,7 +95,7 @@ def command(
     rounds: int,
     datatype: str,
     op: str,
-    root: int,
+    root: int | None,
     check: int,
     timeout: float,
     algorithm: str | None,
@@ -135,15 +133,15 @@ def command(
         raise UsageError("give either -i or -f, a step or a factor between sizes")
     factor = None if stepbytes is not None else (4.0 if stepfactor is None else stepfactor)
     sizes = sizes_between(minbytes, maxbytes, factor=factor, step=stepbytes)
-    rooted = root if get_collective(collective).rooted else None
-    synthesized_too(collective, (algorithm,), topology, maxbytes, ranks=ranks, root=rooted, relays=False)
+    root = get_collective(collective).check_root(root, ranks)
+    synthesized_too(collective, (algorithm,), topology, maxbytes, ranks=ranks, root=root, relays=False)
     options = BenchOptions(
         collective,
         ranks,
         sizes,
         datatype,
         op,
-        root,
+        root or 0,
         warmup,
         check,
         iters,
