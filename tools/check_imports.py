@@ -1,7 +1,7 @@
 """Keep imports pointing one way: cli -> verbs -> nouns, and among verbs only downwards. Run by `make test`.
 
 A file may import its own folder, a folder further down the list, and the files beside the folders (errors, units,
-checks, files, heap, malformed).
+checks, files, heap, malformed, pytorch).
 Seen are `import` and `from` wherever they stand, lazy ones too; `importlib.import_module` and `__import__`; and names
 that are reached through the package, as in `choreo.simulate(...)`.
 
@@ -25,7 +25,7 @@ PACKAGE = Path(__file__).parent.parent / "src" / "choreo"
 LEVELS = (
     ("errors",),
     ("units", "malformed", "results", "compiled", "_lazy"),
-    ("checks", "files", "heap"),
+    ("checks", "files", "heap", "pytorch"),
     ("collectives",),
     ("schedule", "topology", "hardware"),
     ("algorithms", "workload"),

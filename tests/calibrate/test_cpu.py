@@ -26,6 +26,7 @@ from choreo.hardware.cpu_file import cpu_from
 from choreo.plan import get_software
 from choreo.plan.layer.work import layer_work
 from choreo.workload import Model, Plan
+from tests.helpers.broken_torch import break_torch
 from tests.helpers.processor import processor
 from tests.helpers.ranks.forks import forked_function, import_torch
 
@@ -121,6 +122,15 @@ def test_without_pytorch_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         match=r"needs PyTorch, which is not installed: pip install 'choreo\[torch\]'$",
     ):
         calibrate_cpu()
+
+
+def test_broken_pytorch_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    break_torch(tmp_path, monkeypatch)
+    with pytest.raises(DeviceError, match=r"PyTorch, which is installed but cannot be imported: OSError: no libtorch"):
+        CpuRanks(1)
+    assert not capfd.readouterr().err
 
 
 def test_every_kind_of_kernel_is_timed() -> None:

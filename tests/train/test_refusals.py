@@ -13,6 +13,7 @@ from choreo.errors import PlanError, UsageError
 from choreo.train import TrainConfig
 from choreo.train.data.text import open_text
 from choreo.workload import Model, Plan, get_model
+from tests.helpers.broken_torch import break_torch
 from tests.helpers.command import run_choreo
 
 TINY: dict[str, Any] = {"scale": "tiny", "steps": 2, "seq": 16}
@@ -133,3 +134,11 @@ def test_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"needs PyTorch, which is not installed: pip install 'choreo\[torch\]'"):
         choreo.train("gpt2-124m", **TINY)
+
+
+def test_broken_torch_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    break_torch(tmp_path, monkeypatch)
+    ran = run_choreo("train", "gpt2-124m", "--scale", "tiny", "-n", "2", "--steps", "1")
+    assert ran.code == 2
+    assert "training needs PyTorch, which is installed but cannot be imported: OSError: no libtorch.so;" in ran.err
+    assert "Traceback" not in ran.err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from choreo.checks import check_ranks, whole_number
 from choreo.errors import TrainingError, UsageError
+from choreo.pytorch import check_torch
 from choreo.train.best import best_plan
 from choreo.train.check import check_config, left_out
 from choreo.train.config import TrainConfig
@@ -79,8 +79,7 @@ def train(
     >>> len(run.steps), run.losses[1] < run.losses[0]
     (2, True)
     """
-    if importlib.util.find_spec("torch") is None:
-        raise UsageError("training needs PyTorch, which is not installed: pip install 'choreo[torch]'")
+    check_torch("training")
     whole = get_workload(model)
     workload = scaled(whole, scale)
     ranks = check_ranks(ranks if ranks is not None else plan.gpus if plan is not None else 1)

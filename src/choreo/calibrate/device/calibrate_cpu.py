@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import importlib.util
 import os
 import platform
 import socket
@@ -21,6 +20,7 @@ from choreo.hardware.cpu_file import cpu_from
 from choreo.hardware.device import Source
 from choreo.hardware.files import write_device
 from choreo.plan.network.this_machine import cpu_path
+from choreo.pytorch import check_torch
 from choreo.results import Result, result
 from choreo.units import counted
 
@@ -144,8 +144,7 @@ def calibrate_cpu(*, rounds: int = 3, progress: Callable[[str], None] | None = N
     Nothing is kept until `save()` is called on the result, which refuses a bad fit.
     """
     rounds = whole_number("rounds", rounds)
-    if importlib.util.find_spec("torch") is None:
-        raise DeviceError("measuring a processor needs PyTorch, which is not installed: pip install 'choreo[torch]'")
+    check_torch("measuring a processor", DeviceError)
     cores = len(os.sched_getaffinity(0))
     counts = sorted({1, min(cores, MOST_RANKS), min(2 * cores, MOST_RANKS)})
     load_average = os.getloadavg()[0]

@@ -17,7 +17,9 @@ from functools import partial
 from typing import Any
 
 from choreo.calibrate.device.cpu_layer import COLLECTIVES, LAYERS, OPERATORS, layer_passes
+from choreo.errors import UsageError
 from choreo.heap import keep_freed_memory
+from choreo.pytorch import import_torch
 
 __all__ = ["main"]
 
@@ -30,8 +32,11 @@ Call = Callable[[], object]
 
 def main() -> int:
     """Answer requests until standard input ends."""
-    import torch
-
+    try:
+        torch = import_torch("measuring a processor")
+    except UsageError as error:
+        _answer({"error": str(error)})
+        return 2
     torch.set_num_threads(1)
     keep_freed_memory()
     torch.manual_seed(0)
@@ -44,7 +49,7 @@ def main() -> int:
     return 0
 
 
-def _answer(document: dict[str, float]) -> None:
+def _answer(document: dict[str, float | str]) -> None:
     print(json.dumps(document), flush=True)
 
 

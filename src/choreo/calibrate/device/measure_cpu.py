@@ -135,7 +135,9 @@ class CpuRanks:
                     f"a process that measures the processor ended with status {process.wait(STOP_S)}; what it printed "
                     "stands above"
                 )
-            answer: dict[str, float] = json.loads(line)
+            answer = json.loads(line)
+            if "error" in answer:
+                raise DeviceError(answer["error"])
             found.append(answer)
         return found
 

@@ -9,13 +9,13 @@ random: zeros flip fewer bits, draw less power and run faster than any training 
 
 from __future__ import annotations
 
-import importlib
 import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from choreo.errors import DeviceError
+from choreo.pytorch import import_torch
 
 __all__ = ["KernelTimer", "cuda_device"]
 
@@ -27,12 +27,7 @@ Call = Callable[[], object]
 
 def cuda_device() -> tuple[Any, Any]:
     """PyTorch and the properties of the device, or an error that says what is missing."""
-    try:
-        torch = importlib.import_module("torch")
-    except ImportError:
-        raise DeviceError(
-            "measuring a CUDA device needs PyTorch, which is not installed: pip install 'choreo[torch]'"
-        ) from None
+    torch = import_torch("measuring a CUDA device", DeviceError)
     if not torch.cuda.is_available():
         raise DeviceError(f"PyTorch {torch.__version__} sees no CUDA device here; run this where the device is")
     return torch, torch.cuda.get_device_properties(0)

@@ -12,6 +12,7 @@ from typing import Any
 
 from choreo.errors import ChoreoError, UsageError
 from choreo.heap import keep_freed_memory
+from choreo.pytorch import import_torch
 from choreo.train.config import TrainConfig
 from choreo.train.launch import MARK
 
@@ -22,6 +23,10 @@ def main() -> int:
     """Join the job, train, and leave it."""
     config = TrainConfig.from_json(sys.argv[1])
     warnings.simplefilter("ignore")  # torch's own, about its own future
+    try:
+        import_torch("training")
+    except UsageError as error:
+        return _report_error(error)
     import torch
     import torch.distributed as dist
 
@@ -41,12 +46,16 @@ def main() -> int:
     except (ChoreoError, dist.DistBackendError) as error:
         if not isinstance(error, ChoreoError) and not isinstance(error.__cause__, ChoreoError):
             raise
-        _report({"error": str(error), "kind": type(error).__name__})
-        return 2
+        return _report_error(error)
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
     return 0
+
+
+def _report_error(error: Exception) -> int:
+    _report({"error": str(error), "kind": type(error).__name__})
+    return 2
 
 
 def _report(report: dict[str, Any]) -> None:
