@@ -146,3 +146,12 @@ def test_a_phone_does_not_break_the_words_of_a_table(browser: Browser) -> None:
     (seen,) = browser.open(to_html(_workload()), f"seen.push({{ ...frame(), rows: {rows} }});", size="300,844")
     assert max(seen["rows"]) < 40, seen  # a line each; a word that is broken into letters takes ten
     assert seen["wide"] == 300  # the table scrolls, not the page
+
+
+@needs_browser
+@pytest.mark.parametrize(("size", "told"), [("390,844", True), ("900,844", False)])
+def test_a_phone_is_told_that_a_wide_picture_scrolls(browser: Browser, size: str, told: bool) -> None:
+    hint = "getComputedStyle(document.querySelector('.picture'), '::before').content"
+    (seen,) = browser.open(to_html(_workload()), f"seen.push({{ ...frame(), hint: {hint} }});", size=size)
+    assert ("Swipe sideways" in seen["hint"]) == told
+    assert seen["wide"] == int(size.partition(",")[0])  # the picture scrolls, not the page

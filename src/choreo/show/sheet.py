@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from html import escape
 
@@ -12,6 +13,7 @@ __all__ = ["Sheet", "SheetTable", "sheet_html", "sheet_page", "sheet_text"]
 
 # Rows of a table that are shown; the rest are counted.
 MOST_ROWS = 40
+PHONE = 340  # pixels that a phone has for a picture
 CELL = "padding:1px 12px 1px 0;vertical-align:top"
 
 
@@ -87,9 +89,11 @@ def sheet_html(sheet: Sheet) -> str:
 
 
 def _picture_html(picture: str) -> str:
-    """A picture as wide as there is room; a page keeps it legible on a phone, where it scrolls."""
+    """A picture as wide as there is room; a page keeps it legible on a phone, where it scrolls and says so."""
+    width = re.search(r'<svg [^>]*?\bwidth="(\d+)', picture)
+    names = "picture wide" if width and int(width[1]) > PHONE else "picture"
     scaled = picture.replace("<svg ", '<svg style="max-width:100%;height:auto;border-radius:6px" ', 1)
-    return f'<div class="picture" style="overflow-x:auto">{scaled}</div>'
+    return f'<div class="{names}" style="overflow-x:auto">{scaled}</div>'
 
 
 def sheet_page(sheet: Sheet) -> str:
