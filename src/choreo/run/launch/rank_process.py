@@ -15,7 +15,7 @@ from choreo.errors import UsageError
 from choreo.run.launch.relay import Lines
 from choreo.run.transport.shortage import SHORT, why
 
-__all__ = ["PIPE_BYTES", "RankProcess", "adopt_orphans", "end_with_parent"]
+__all__ = ["PIPE_BYTES", "RankProcess", "adopt_orphans", "end_with_parent", "how_it_ended"]
 
 PIPE_BYTES = 256 * 1024
 _NOT_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -139,12 +139,21 @@ class RankProcess:
     def how_it_ended(self) -> str:
         """The end of the process in words, as the end of a sentence."""
         assert self.code is not None
-        if self.code >= 0:
-            return f"ended with exit code {self.code}"
-        try:
-            return f"was killed by {signal.Signals(-self.code).name} ({-self.code})"
-        except ValueError:
-            return f"was killed by signal {-self.code}"
+        return how_it_ended(self.code)
+
+
+def how_it_ended(code: int) -> str:
+    """An exit code, or minus the signal that killed a process, as the end of a sentence.
+
+    >>> how_it_ended(3), how_it_ended(-9), how_it_ended(-40)
+    ('ended with exit code 3', 'was killed by SIGKILL (9)', 'was killed by signal 40')
+    """
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name} ({-code})"
+    except ValueError:  # a real-time signal
+        return f"was killed by signal {-code}"
 
 
 def adopt_orphans(yes: bool) -> None:

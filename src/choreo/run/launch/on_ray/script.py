@@ -15,6 +15,7 @@ from choreo.run.launch.launch import PLAIN
 from choreo.run.launch.on_ray.actor import ERR, EXIT, OUT, Module, Script
 from choreo.run.launch.on_ray.cluster import check_ranks, connected, reserved
 from choreo.run.launch.on_ray.job import PLACE_S, ActorJob, ActorRank
+from choreo.run.launch.rank_process import how_it_ended
 from choreo.run.launch.relay import Lines, Output, prefix, standard_outputs
 from choreo.run.rendezvous.environment import network_is_sealed
 
@@ -97,7 +98,7 @@ def _relay(
         if value != 0:
             goes_on = keep_going and running
             code = code or (value if value > 0 else 128 - value)
-            ended = "was lost with its node or its actor" if what is EXIT and value == LOST else _how(value)
+            ended = "was lost with its node or its actor" if what is EXIT and value == LOST else how_it_ended(value)
             rest = "; the others go on" if goes_on else "; the others are stopped" if running else ""
             if kill_at_s is None:
                 _say(err, f"{actor} {ended}{rest}")
@@ -126,10 +127,6 @@ def _next(job: ActorJob, stream: Any) -> tuple[str, Any]:
             raise
         return EXIT, LOST
     return what, value
-
-
-def _how(code: int) -> str:
-    return f"ended with exit code {code}" if code > 0 else f"was killed by {signal.Signals(-code).name}"
 
 
 def _say(err: Output, sentence: str) -> None:
