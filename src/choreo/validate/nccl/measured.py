@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from choreo.collectives import get_collective
 from choreo.errors import ChoreoError, UsageError, shown
 from choreo.nccl.names import Forced, read_collective, read_forced
 from choreo.nccl.system.gpus import without_nccl
@@ -107,9 +108,7 @@ def _time(collective: str, size_bytes: int, ranks: int, values: dict[str, str]) 
         time_us = read_number(values.get(column))
         if time_us is not None and time_us > 0:
             return time_us * 1e-6
-    factor = {"all_reduce": 2 * (ranks - 1) / ranks, "broadcast": 1.0, "reduce": 1.0, "sendrecv": 1.0}.get(
-        collective, (ranks - 1) / ranks
-    )
+    factor = 1.0 if collective == "sendrecv" else get_collective(collective).bus_factor(ranks)
     for column, scale in (("oop_algbw_gbps", 1.0), ("oop_busbw_gbps", factor), ("ip_algbw_gbps", 1.0)):
         rate = read_number(values.get(column))
         if rate is not None and rate > 0 and size_bytes > 0 and scale > 0:
