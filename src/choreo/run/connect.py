@@ -227,8 +227,8 @@ class _Connecting:
         here = [rank for rank in ranks if rank.host == self._host]
         spins = SPINS_ALONE if len(here) <= (os.cpu_count() or 1) else SPINS_SHARED
         apart = len({neighbour.scheduling_group for neighbour in here}) > 1
-        self._until_watched.pop_all()
         endpoint = executor().Endpoint(rank, self._world_size, segment.map, STAGE_BYTES, others, spins, apart)
+        self._until_watched.pop_all()
         return Connection(
             rank,
             self._world_size,
