@@ -6,6 +6,7 @@ import csv
 import runpy
 import sys
 import types
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from choreo.calibrate.device import (
     fit_device,
     predict,
     read_kernels,
+    shapes,
     write_kernels,
 )
 from choreo.errors import DeviceError
@@ -203,9 +205,9 @@ def test_calibration_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_p
         calibrate_device()
 
 
-def properties(name: str, major: int) -> types.SimpleNamespace:
+def properties(name: str, major: int, minor: int = 0) -> types.SimpleNamespace:
     return types.SimpleNamespace(
-        name=name, major=major, minor=0, total_memory=64 << 30, multi_processor_count=120, L2_cache_size=40 << 20,
+        name=name, major=major, minor=minor, total_memory=64 << 30, multi_processor_count=120, L2_cache_size=40 << 20,
         clock_rate=1_700_000, memory_clock_rate=1_600_000, memory_bus_width=5120,
     )  # fmt: skip
 
@@ -231,6 +233,33 @@ def test_a_calibrated_device_is_written_and_read_back(
     if architecture == "ampere":
         assert device.memory_bandwidth_bytes_per_s == pytest.approx(2.048e12)
         assert device.peak("bf16") == pytest.approx(2048 * 120 * 1.7e9)
+
+
+@pytest.mark.parametrize(("minor", "fp8"), [(6, None), (9, 2048)])
+def test_workstation_cards_have_more_fp32_and_ada_has_fp8(
+    minor: int, fp8: int | None, monkeypatch: pytest.MonkeyPatch, measured: tuple[MeasuredKernel, ...]
+) -> None:
+    """By the datasheets of A40 and L40S: fp32 is a quarter of bf16, and Ada's fp8 twice that."""
+    torch, card = types.SimpleNamespace(__version__="2.0"), properties("NVIDIA Q5", 8, minor)
+    monkeypatch.setattr(calibrate, "cuda_device", lambda: (torch, card))
+    monkeypatch.setattr(calibrate, "measure_cuda", lambda progress: list(measured[::8]))
+    monkeypatch.setattr("shutil.which", lambda command: None)
+    peak = calibrate_device().device.peak_flops
+    per_clock = {name: round(flops / (120 * 1.7e9)) for name, flops in peak.items()}
+    assert (per_clock["bf16"], per_clock["fp32"], per_clock.get("fp8")) == (1024, 256, fp8)
+
+
+def test_attention_of_one_library_is_measured_where_the_other_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+
+    def one(timer: object, name: str, shape: object, causal: bool) -> Iterator[MeasuredKernel]:
+        if name == "attn":
+            raise RuntimeError("no available kernel")
+        yield MeasuredKernel(f"{name}_fwd_causal", 1, 1, 1, "d64", 1.0, 1.0)
+
+    monkeypatch.setattr(shapes, "_one_attention", one)
+    found = list(shapes._attention(types.SimpleNamespace(torch=torch)))  # type: ignore[arg-type]  # nothing is timed
+    assert [kernel.kind for kernel in found] == ["flash2_fwd_causal"] * 25
 
 
 def test_a_chip_of_unknown_architecture_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,8 +132,10 @@ def _unlisted(torch: Any, properties: Any, power_w: float | None, clock_hz: floa
             f"is known; those of {', '.join(map(str, ARCHITECTURES))} can be measured"
         )
     architecture, flop_per_clock = ARCHITECTURES[properties.major]
-    if architecture == "ampere" and properties.minor > 0:
+    peaks = PEAKS[architecture]
+    if architecture == "ampere" and properties.minor > 0:  # GA10x and Ada: smaller tensor cores, twice the fp32 units
         flop_per_clock //= 2
+        peaks = peaks | {"fp32": 1 / 4} | ({"fp8": 2.0} if properties.minor == 9 else {})
     clock = clock_hz or float(getattr(properties, "clock_rate", 0)) * 1e3 or 1.5e9
     sixteen = flop_per_clock * properties.multi_processor_count * clock
     memory_clock = float(getattr(properties, "memory_clock_rate", 0)) * 1e3
@@ -145,7 +147,7 @@ def _unlisted(torch: Any, properties: Any, power_w: float | None, clock_hz: floa
         architecture=architecture,
         memory_bytes=int(properties.total_memory),
         memory_bandwidth_bytes_per_s=bandwidth or _copy_rate(torch),
-        peak_flops={precision: times * sixteen for precision, times in PEAKS[architecture].items()},
+        peak_flops={precision: times * sixteen for precision, times in peaks.items()},
         sms=int(properties.multi_processor_count),
         clock_hz=clock,
         max_clock_hz=clock,

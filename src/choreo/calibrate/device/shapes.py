@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -150,15 +151,18 @@ def _attention(timer: KernelTimer) -> Iterator[MeasuredKernel]:
     module = importlib.import_module("torch.nn.attention")
     backends = {"attn": module.SDPBackend.CUDNN_ATTENTION, "flash2": module.SDPBackend.FLASH_ATTENTION}
     for name, backend in backends.items():
-        for heads, head in HEADS:
-            for sequence in SEQUENCES:
-                shape = (max(1, 16384 // sequence), heads, sequence, head)
-                for causal in (True, False) if heads == 32 else (True,):
-                    with module.sdpa_kernel(backend), timer.torch.enable_grad():
-                        try:
-                            yield from _one_attention(timer, name, shape, causal)
-                        except RuntimeError:  # a kernel that this device does not have
-                            return
+        # A device may not have a kernel of one library; those of the other are measured all the same.
+        with suppress(RuntimeError), module.sdpa_kernel(backend), timer.torch.enable_grad():
+            yield from _attention_by(timer, name)
+
+
+def _attention_by(timer: KernelTimer, name: str) -> Iterator[MeasuredKernel]:
+    """Attention of one library, which has been chosen."""
+    for heads, head in HEADS:
+        for sequence in SEQUENCES:
+            shape = (max(1, 16384 // sequence), heads, sequence, head)
+            for causal in (True, False) if heads == 32 else (True,):
+                yield from _one_attention(timer, name, shape, causal)
 
 
 def _one_attention(
