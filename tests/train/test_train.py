@@ -78,7 +78,7 @@ def test_the_ranks_get_the_model_that_was_named(pretended: list[TrainConfig]) ->
     ("ranks", "waited_s", "sentence"),
     [
         (2, 0.009, ""),
-        (2, 0.04, "ranks waited for a core in 40 % of a step: other programs keep 2 cores busy"),
+        (2, 0.04, "ranks waited for a core in 40 % of a step: other programs use the same 2 cores"),
         (4, 0.055, ""),  # four ranks have two cores for half of the time each
         (4, 0.065, "ranks waited for a core in 65 % of a step"),
     ],

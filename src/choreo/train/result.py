@@ -131,7 +131,8 @@ class TrainingRun(Result):
             return ""
         share = f"ranks waited for a core in {100 * self.core_wait:.0f} % of a step"
         unpredicted = ", which the prediction does not include" if self.predicted_parts else ""
-        return f"{share}: other programs keep {counted(cores, 'core')} busy{unpredicted}"
+        same = "the same core" if cores == 1 else f"the same {cores} cores"
+        return f"{share}: other programs use {same}{unpredicted}"
 
     def to_dict(self) -> dict[str, Any]:
         """The run, with its plan's fields and all steps."""
