@@ -58,3 +58,8 @@ def test_a_list_of_layers_must_add_up() -> None:
     assert str(refused.value) == told
     with pytest.raises(PlanError, match="split must be even, balanced, or the layers of each stage"):
         Plan(pp=2, split="eight")
+    for endless in ("9" * 5000, "1*" + "9" * 5000):  # as a file may have it
+        with pytest.raises(PlanError, match="split must be even, balanced, or the layers of each stage"):
+            Plan(pp=2, split=endless)
+    with pytest.raises(PlanError, match="split lists 2000003 stages; there may be at most 1048576"):
+        Plan(pp=2, split="1*2000000,2*3")

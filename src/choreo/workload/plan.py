@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MODULES", "PRECISIONS", "RECOMPUTE", "SCHEDULES", "SPLITS", "Plan", "listed_layers", "stage_layers"]
 
-LISTED = re.compile(r"\d+(\*\d+)?(,\d+(\*\d+)?)*")
+PART = r"\d{1,7}(\*\d{1,7})?"  # of a list of stages: layers, and how many stages have so many
+LISTED = re.compile(rf"{PART}(,{PART})*")
 SPARE = 3  # stages that may hold no layer: they have the embedding, the head, or a layer that predicts further tokens
 # The least value of each, in words.
 AT_LEAST_1 = (1, " of at least 1")
@@ -88,6 +89,8 @@ class Plan:
                 f"split must be {', '.join(SPLITS)}, or the layers of each stage, as in 7,8*14,7, not "
                 f"{short(repr(self.split))}"
             )
+        if self.split not in SPLITS and (stages := sum(times for _, times in _listed(self.split))) > MOST:
+            raise PlanError(f"split lists {stages} stages; there may be at most {MOST}")
 
     def _check_modules(self) -> None:
         """Put the modules into one order, so that equal plans are equal."""
@@ -236,8 +239,10 @@ def listed_layers(split: str) -> tuple[int, ...]:
     """
     if split in SPLITS:
         return ()
-    found: list[int] = []
-    for part in split.split(","):
-        count, _, times = part.partition("*")
-        found += [int(count)] * int(times or 1)
-    return tuple(found)
+    return tuple(itertools.chain.from_iterable([count] * times for count, times in _listed(split)))
+
+
+def _listed(split: str) -> list[tuple[int, int]]:
+    """The parts of a list of stages: layers, and how many stages have so many."""
+    parts = (part.partition("*") for part in split.split(","))
+    return [(int(count), int(times or 1)) for count, _, times in parts]
