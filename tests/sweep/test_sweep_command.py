@@ -74,6 +74,7 @@ MISTAKES = [
     (["price", "all_reduce", "-p", "8", "--size", "8", "-a", "rign"], "did you mean 'ring' or 'bine'?"),
     (["price", "all_reduce,broadcast", "-p", "8", "--size", "8", "-a", "ring,swign"], "did you mean 'swing'"),
     (["bench", "all_reduce", "-p", "2", "--size", "8", "--on", "ray"], "bench measures this machine"),
+    (["bench", "all_reduce", "-p", "2", "--size", "8", "--root", "1"], "all_reduce has no root, but root=1 was given"),
     (["bound", "all_reduce", "-t", "ring(4)", "--size", "8", "-p", "5"], "5 ranks do not fit on ring(4)"),
     (["nowhere.toml"], "nowhere.toml cannot be read"),
 ]

@@ -271,7 +271,7 @@ def _bench(
     ranks: int,
     size: int,
     algorithm: str | None = None,
-    root: int = 0,
+    root: int | None = None,
     datatype: str = "float",
     op: str = "sum",
     rounds: int = 5,
@@ -283,9 +283,11 @@ def _bench(
     from choreo.algorithms import load_algorithms
     from choreo.bench.bench import measure
     from choreo.bench.options import BenchOptions
+    from choreo.collectives import get_collective
 
     if load is not None:
         load_algorithms(load)
+    root = get_collective(collective).check_root(root, ranks) or 0
     options = BenchOptions(collective, ranks, (size,), datatype, op, root, rounds=rounds, algorithm=algorithm)
     (found,) = measure(options, session=session).results
     samples = {"samples": len(found.samples_s), "least_s": min(found.samples_s), "most_s": max(found.samples_s)}
