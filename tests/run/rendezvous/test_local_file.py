@@ -231,6 +231,10 @@ def test_what_others_left_is_swept_away(runtime: Path) -> None:
         left_behind(runtime, "meet-being-written"),
     ]
     kept[-1].write_text("")
+    for name, age_s, notes in [("gave-up-heeded", 7, kept), ("gave-up-long-ago", 60, gone)]:
+        notes.append(left_behind(runtime, name))
+        notes[-1].write_text('{"at_s": 1.0, "reason": "no port"}')
+        os.utime(notes[-1], (time.time() - age_s,) * 2)
     outcomes([locally(runtime, rank, 2) for rank in range(2)])
     assert sorted((runtime / "choreo").iterdir()) == sorted(kept)
 

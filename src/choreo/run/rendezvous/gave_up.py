@@ -16,14 +16,12 @@ import msgspec
 
 from choreo.errors import RendezvousError, UsageError
 from choreo.run.rendezvous.hosts import host_id
-from choreo.run.rendezvous.local_file import read_private, sweep, user_directory, write_private
+from choreo.run.rendezvous.local_file import NOTE, NOTE_S, read_private, sweep, user_directory, write_private
 from choreo.run.rendezvous.processes import start_time
 from choreo.run.transport.errors import CannotListenError
 
 __all__ = ["Attempt"]
 
-# Processes of a job are started at about the same time: rank 0 may give up so long before another rank begins to meet.
-EARLIER_S = 10.0
 MAX_REASON_LENGTH = 500
 _attempts = itertools.count()  # of this process
 
@@ -40,9 +38,10 @@ class Attempt:
 
     def __init__(self, job: str, secret: bytes | None) -> None:
         now_s = _now_s()
-        self._began_s = now_s if next(_attempts) else max(_started_s(), now_s - EARLIER_S)
+        # Processes of a job are started at about the same time: rank 0 may give up before another rank begins to meet.
+        self._began_s = now_s if next(_attempts) else max(_started_s(), now_s - NOTE_S)
         named = f"{host_id()}\0{job}\0".encode() + (secret or b"")
-        self._name = "gave-up-" + hashlib.sha256(named).hexdigest()[:40]
+        self._name = NOTE + hashlib.sha256(named).hexdigest()[:40]
 
     def check(self) -> None:
         """Raise rank 0's reason, if it has given up."""

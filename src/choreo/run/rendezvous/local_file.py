@@ -30,6 +30,8 @@ from choreo.run.transport.deadline import Deadline
 from choreo.run.transport.secret import make_secret
 
 __all__ = [
+    "NOTE",
+    "NOTE_S",
     "AlreadyPublishedError",
     "CoordinatorRecord",
     "find_published",
@@ -42,6 +44,8 @@ __all__ = [
 
 MAX_RECORD_BYTES = 2048
 INCOMPLETE_S = 5.0  # after which a record that is not written completely is abandoned
+NOTE_S = 10.0  # for which a note that rank 0 gave up is heeded by ranks that begin after it
+NOTE = "gave-up-"  # begins the name of such a note
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
@@ -219,7 +223,7 @@ def sweep(directory: int) -> None:
                 )
             except NotReadyError:
                 age_s = time.time() - os.stat(name, dir_fd=directory, follow_symlinks=False).st_mtime
-                stale = age_s > INCOMPLETE_S
+                stale = age_s > (NOTE_S if name.startswith(NOTE) else INCOMPLETE_S)
             if stale:
                 os.unlink(name, dir_fd=directory)
 
