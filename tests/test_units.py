@@ -182,7 +182,7 @@ def test_what_python_callers_may_pass() -> None:
     assert (gamma_of("100GB/s"), gamma_of(1e-11)) == (1e-11, 1e-11)
     assert type(size_of(np.int64(8))) is int  # type: ignore[arg-type]  # NumPy is not in the stubs
     assert type(time_of(np.float32(0.5), "alpha_s")) is float  # type: ignore[arg-type]  # NumPy is not in the stubs
-    for wrong in (-1, float("nan"), float("inf"), True, None, [1], 10**400):
+    for wrong in (-1, float("nan"), float("inf"), True, None, [1], 10**400, np.timedelta64(8, "ns")):
         with pytest.raises(UsageError, match=r"size_bytes must be a number of at least 0, or text like '1MiB', not"):
             size_of(wrong)  # type: ignore[arg-type]  # the mistake is the test
     with pytest.raises(UsageError, match="bandwidth_bytes_per_s must be more than 0, not 0"):

@@ -24,8 +24,9 @@ PACKAGE = Path(__file__).parent.parent / "src" / "choreo"
 # From the bottom up; folders of one row may not import each other.
 LEVELS = (
     ("errors",),
+    ("checks",),
     ("units", "malformed", "results", "compiled", "_lazy"),
-    ("checks", "files", "heap", "pytorch"),
+    ("files", "heap", "pytorch"),
     ("collectives",),
     ("schedule", "topology", "hardware"),
     ("algorithms", "workload"),

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from numbers import Integral
-from typing import TypeGuard
+from typing import SupportsIndex, TypeGuard
 
 from choreo.errors import UsageError, excerpt
 
-__all__ = ["MAX_RANKS", "check_rank", "check_ranks", "whole_number"]
+__all__ = ["MAX_RANKS", "check_rank", "check_ranks", "is_whole", "whole_number"]
 
 MAX_RANKS = 1 << 22
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    """Whether this is a whole number, Python's or NumPy's. NumPy registers durations as whole numbers, too.
+
+    >>> import numpy as np
+    >>> is_whole(np.int8(3)), is_whole(np.timedelta64(3, "s")), is_whole(True)
+    (True, False, False)
+    """
+    if type(value) is int:  # nearly always, and much faster
+        return True
+    return isinstance(value, Integral) and not isinstance(value, bool) and isinstance(value, SupportsIndex)
 
 
 def whole_number(name: str, value: object, least: int = 1) -> int:
@@ -21,7 +33,7 @@ def whole_number(name: str, value: object, least: int = 1) -> int:
     Traceback (most recent call last):
     choreo.errors.UsageError: segments must be a whole number of at least 1, not 0
     """
-    if not _is_whole(value) or value < least:
+    if not is_whole(value) or value < least:
         raise UsageError(f"{name} must be a whole number of at least {least}, not {excerpt(value)}")
     return int(value)
 
@@ -32,7 +44,7 @@ def check_ranks(ranks: object) -> int:
     >>> check_ranks(8)
     8
     """
-    if not _is_whole(ranks) or not 1 <= ranks <= MAX_RANKS:
+    if not is_whole(ranks) or not 1 <= ranks <= MAX_RANKS:
         raise UsageError(f"ranks must be a whole number from 1 to {MAX_RANKS}, not {excerpt(ranks)}")
     return int(ranks)
 
@@ -44,11 +56,7 @@ def check_rank(name: str, rank: object, ranks: int) -> int:
     Traceback (most recent call last):
     choreo.errors.UsageError: root 8 is not a rank: with 8 ranks it must be 0 to 7
     """
-    if not _is_whole(rank) or not 0 <= rank < ranks:
+    if not is_whole(rank) or not 0 <= rank < ranks:
         among = f"with {ranks} ranks it must be 0 to {ranks - 1}" if ranks > 1 else "with 1 rank it must be 0"
         raise UsageError(f"{name} {excerpt(rank)} is not a rank: {among}")
     return int(rank)
-
-
-def _is_whole(value: object) -> TypeGuard[int]:
-    return isinstance(value, Integral) and not isinstance(value, bool)

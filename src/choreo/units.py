@@ -15,6 +15,7 @@ import re
 from fractions import Fraction
 from numbers import Integral, Real
 
+from choreo.checks import is_whole
 from choreo.errors import SizeError, UsageError, excerpt
 
 __all__ = [
@@ -305,9 +306,9 @@ def _three_digits(value: float) -> str:
 def _number(value: object, name: str, what: str, example: str) -> float:
     """A number that is not negative and not beyond all measure; NumPy's become Python's."""
     number: float = math.nan
-    if isinstance(value, Integral) and not isinstance(value, bool):
+    if is_whole(value):
         number = int(value)
-    elif isinstance(value, Real) and not isinstance(value, bool):
+    elif isinstance(value, Real) and not isinstance(value, Integral):
         with contextlib.suppress(OverflowError):
             number = float(value)
     if not 0 <= number <= BEYOND_MEASURE:

@@ -65,6 +65,7 @@ MISTAKES: list[tuple[str, Callable[[Communicator], object], str]] = [
     ("grow's timeout", lambda c: c.grow(timeout=-1), "timeout must be a finite"),
     ("no end", lambda c: c.all_reduce(ones.copy(), timeout=float("inf")), "timeout must be a finite"),
     ("beyond numbers", lambda c: c.all_reduce(ones.copy(), timeout=10**400), "timeout must be a finite"),
+    ("a duration", lambda c: c.barrier(timeout=np.timedelta64(1, "s")), "timeout must be a finite"),  # type: ignore[arg-type]
     ("text beyond numbers", lambda c: c.barrier(timeout="1e400s"), "beyond all measure"),
     ("shrink beyond numbers", lambda c: c.shrink(timeout=10**400), "timeout must be a finite"),
     ("0-d", lambda c: c.reduce_scatter(np.array(1.0)), "x is a scalar"),

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from choreo.checks import is_whole
 from choreo.errors import UsageError, excerpt
 from choreo.run.engine import CallRequest, Engine
 from choreo.run.execute.arrays import Array
@@ -40,15 +41,15 @@ class CallBase:
         self._engine.check()
 
     def _rank(self, rank: int, name: str) -> int:
-        if isinstance(rank, bool) or not isinstance(rank, int | np.integer) or not 0 <= rank < self.world_size:
+        if not is_whole(rank) or not 0 <= rank < self.world_size:
             raise UsageError(f"{name} must be a rank from 0 to {self.world_size - 1}, not {excerpt(rank)}")
         return int(rank)
 
     def _seconds(self, timeout: float | str | None) -> float:
         given = self.timeout_s if timeout is None else timeout
         seconds = parse_time(given) if isinstance(given, str) else given
-        number = int | float | np.integer
-        if isinstance(seconds, bool) or not isinstance(seconds, number) or not 0 < seconds <= sys.float_info.max:
+        is_number = isinstance(seconds, float) or is_whole(seconds)
+        if not is_number or not 0 < seconds <= sys.float_info.max:
             raise UsageError(f"timeout must be a finite number of seconds, more than 0, not {excerpt(given)}")
         return float(min(seconds, LONGEST_S))
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from choreo.checks import is_whole
 from choreo.errors import UsageError, excerpt
 from choreo.run.call_base import CallBase
 from choreo.run.execute.arrays import Array, take
@@ -105,7 +106,7 @@ class MessageCalls(CallBase):
 
 
 def _tag(tag: int) -> int:
-    if isinstance(tag, bool) or not isinstance(tag, int | np.integer) or not -(2**63) <= tag < 2**63:
+    if not is_whole(tag) or not -(2**63) <= tag < 2**63:
         raise UsageError(f"tag must be a whole number of 64 bits, not {excerpt(tag)}")
     return int(tag)
 
