@@ -330,6 +330,8 @@ A100_NODE, H100_NODE, NVL72 = (f"switch({gpus}, {rate}GB/s, 500ns)" for gpus, ra
         ("who knows", "", 8, 1, H100_NODE, "ib"),
         ("A100", "2xHDR", 16, 2, f"{A100_NODE} x switch(2, 6.25GB/s, 2.25us)", "ib"),
         ("A100", "NDR200 x4", 16, 2, f"{A100_NODE} x switch(2, 12.5GB/s, 2.25us)", "ib"),
+        ("A100", f"HDR x{'9' * 400}", 16, 2, f"{A100_NODE} x switch(2, 25GB/s, 2.25us)", "ib"),
+        ("H100", f"{'9' * 400}x400G IB", 16, 2, f"{H100_NODE} x switch(2, 50GB/s, 2.25us)", "ib"),
         ("H100", "4 NICs x 400 Gb/s IB", 16, 2, f"{H100_NODE} x switch(2, 25GB/s, 2.25us)", "ib"),
         ("H100", "25 Gb Ethernet", 16, 2, f"{H100_NODE} x switch(2, 0.390625GB/s, 20us)", "tcp"),
         ("8x A100-80G, two nodes", "IB", 16, 2, f"{A100_NODE} x switch(2, 25GB/s, 2.25us)", "ib"),

@@ -202,7 +202,7 @@ def _wire(interconnect: str, system: str, gpu: Gpu, kind: str, per_node: int) ->
             named = re.search(rf"(?<![A-WYZa-wyz])(?:{pattern})", text, re.IGNORECASE)
             if named:
                 counted = _COUNTED.search(text[: named.start()]) or _COUNTED_AFTER.match(text[named.end() :])
-                nics = int(counted[1]) if counted else held
+                nics = (_count(counted[1]) if counted else None) or held
                 return _Wire(gbit * GBIT * nics, nics)
     usual = gpu.nic_bytes_per_s * held
     return _Wire(usual if kind != "tcp" else min(usual, 100 * GBIT), held if kind != "tcp" else 1)
@@ -221,12 +221,12 @@ def _stated(text: str, gpu: Gpu, kind: str, held: int) -> _Wire | None:
         if not 1e3 <= rate <= 1e18:
             continue  # a figure that no network has
         per = (match["per"] or "").lower()
-        counted = match["count"]
-        if counted and not _is_gpus(text, match):
-            return _Wire(rate * int(counted), int(counted))
+        nics = None if match["count"] is None or _is_gpus(text, match) else _count(match["count"])
+        if nics:
+            return _Wire(rate * nics, nics)
         if re.search(r"node|host|server|instance|machine", per):
-            nics = max(1, min(held, round(rate / max(gpu.nic_bytes_per_s / 2, 100 * GBIT))))
-            return _Wire(rate, nics)
+            usual = round(rate / max(gpu.nic_bytes_per_s / 2, 100 * GBIT))
+            return _Wire(rate, max(1, min(held, usual)))
         if re.search(r"gpu|nic|rail|port|hca|rank", per):
             return _Wire(rate * held, held)
         # The text does not say whether this is per GPU or per node: take what is nearer to the GPU's usual figure.
@@ -237,6 +237,11 @@ def _stated(text: str, gpu: Gpu, kind: str, held: int) -> _Wire | None:
             return _Wire(rate, max(1, min(held, round(rate / (100 * GBIT)))))
         return _Wire(rate * held, held)
     return None
+
+
+def _count(digits: str) -> int | None:
+    """A number of NICs, if a node can have that many."""
+    return int(digits) if len(digits) <= 3 else None
 
 
 def _is_gpus(text: str, match: re.Match[str]) -> bool:
