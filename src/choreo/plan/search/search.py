@@ -6,7 +6,7 @@ the best is kept, so that the answer shows different ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +28,8 @@ __all__ = ["TOO_LARGE", "Found", "detailed", "search"]
 TOO_LARGE = "does not fit in memory"
 # Evaluated in detail: this many of the best estimates, and the best estimate of this many cuts.
 DETAILED, CUTS = 32, 12
+# Then those that may still be the best, this many at most: a plan takes at least this share of its estimate.
+FURTHER, AT_LEAST = 224, 0.985
 # Standard deviations below which nine of ten values are.
 LIKELY = 1.282
 # Plans whose times differ by less than this are equally good: the simpler one goes first.
@@ -81,11 +83,14 @@ def search(job: TrainingJob, *, fixed: Fixed | None = None, best: int = 5) -> Fo
             more = estimate(job, further, tables[1], room)
             space += further.with_column("recompute_layers", more.recompute_layers)
             guess += more
-    steps = []
-    for row in promising(space, guess, room):
+
+    def one(row: int) -> tuple[Plan, Step]:
         plan, later = space.plan(row), row >= first
-        costs = tables[later].of_plan(row - first * later)
-        steps.append((plan, evaluate_job(job, plan, table=costs)))
+        return plan, evaluate_job(job, plan, table=tables[later].of_plan(row - first * later))
+
+    rows = promising(space, guess, room)
+    steps = [one(row) for row in rows]
+    steps += [one(row) for row in may_be_best(guess, room, rows, [step for _, step in steps])]
     # Plans that leave enough memory free go before plans that merely fit.
     roomy = [one for one in steps if one[1].memory_bytes <= room]
     kept = best_of_each_cut(roomy or steps)
@@ -166,6 +171,13 @@ def promising(space: Space, guess: Estimate, room: float) -> list[int]:
     order = fits[np.lexsort((*(column[fits] for column in reversed(_complexity(space))), steps))]
     _, first = np.unique(space["cut"][order], return_index=True)
     return list(dict.fromkeys([*order[:DETAILED].tolist(), *order[np.sort(first)[:CUTS]].tolist()]))
+
+
+def may_be_best(guess: Estimate, room: float, done: Sequence[int], steps: Sequence[Step]) -> list[int]:
+    """Further rows that may be faster than the best of those evaluated, as far as an estimate can be too slow."""
+    best = min((step.step_time_s for step in steps if step.memory_bytes <= room), default=0.0)
+    rows = np.setdiff1d(np.flatnonzero((AT_LEAST * guess.time_s < best) & (guess.memory_bytes <= room)), done)
+    return [int(row) for row in rows[np.argsort(guess.time_s[rows], kind="stable")][:FURTHER]]
 
 
 def _complexity(space: Space) -> list[npt.NDArray[np.int64]]:
