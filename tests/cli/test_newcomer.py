@@ -14,6 +14,7 @@ from choreo.calibrate.calibrate import Calibration
 from choreo.cli import COMMANDS
 from choreo.cli.command import Command
 from choreo.cli.options.simulate import Asked
+from choreo.cli.spellings import SPELLINGS
 from choreo.run.execute.constants import Band, Constants
 from choreo.schedule import Schedule
 from choreo.simulate import Simulation
@@ -52,6 +53,12 @@ def test_an_option_given_twice_is_not_ignored_once(arguments: list[str], option:
 
 def test_a_flag_given_twice_is_no_mistake() -> None:
     fine("list", "--json", "--json")
+
+
+def test_what_other_tools_call_an_option_leads_to_one_that_is_there() -> None:
+    commands = [importlib.import_module(f"choreo.cli.commands.{name}").command for name in COMMANDS]
+    ours = {option for command in commands for parameter in command.params for option in parameter.opts}
+    assert {name for options in SPELLINGS.values() for name in options.values()} <= ours
 
 
 def test_an_option_of_no_algorithm_is_not_ignored() -> None:

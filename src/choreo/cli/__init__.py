@@ -154,9 +154,9 @@ def _sentence(error: BaseException) -> tuple[str, int] | None:  # noqa: PLR0911 
             return str(error), 2
         case click.ClickException():
             path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "choreo"
-            takers = _takers(error.option_name, path) if isinstance(error, click.NoSuchOption) else ""
-            # An option of other commands is spelled right; what resembles it here is of no help.
-            message = " ".join((error.message if takers else error.format_message()).split()).rstrip(".") + takers
+            elsewhere = _elsewhere(error, path) if isinstance(error, click.NoSuchOption) else ""
+            # An option of another command or tool is spelled right; what resembles it here is of no help.
+            message = " ".join((error.message if elsewhere else error.format_message()).split()).rstrip(".") + elsewhere
             message = re.sub(r"\. \(?Did you mean (?:one of: )?(.*\?)\)?$", r"; did you mean \1", message)
             see = f" See {path} --help" if message.endswith("?") else f"; see {path} --help"
             return f"{message[:1].lower()}{message[1:]}{see}", 2
@@ -174,6 +174,14 @@ def _sentence(error: BaseException) -> tuple[str, int] | None:  # noqa: PLR0911 
 def _cut(message: str) -> str:
     """A message that is not as long as what was typed, if that is endless."""
     return message if len(message) <= LONGEST else f"{message[: LONGEST // 2]} ... {message[-LONGEST // 2 :]}"
+
+
+def _elsewhere(error: click.NoSuchOption, path: str) -> str:
+    """Who has an option that the command at this path does not: another tool, under another name, or other commands."""
+    from choreo.cli.spellings import known_elsewhere
+
+    here = known_elsewhere(error.option_name, error.ctx.command) if error.ctx else ""
+    return here or _takers(error.option_name, path)
 
 
 def _takers(option: str, path: str) -> str:
