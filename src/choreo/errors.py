@@ -90,7 +90,7 @@ class UnknownNameError(UsageError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str], see: str = "", also: str = "") -> None:
         names, name = sorted(known), short(name)
-        close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+        close = nearest(name, names)
         known_ones = see or f"known: {', '.join(names) or 'none'}"
         hint = f"did you mean {_either(close)}?" if close else known_ones
         more = also and f"{'' if close else ';'} {also}"
@@ -276,6 +276,25 @@ def _restored(kind: type[ChoreoError], args: tuple[object, ...], state: dict[str
     error.args = args
     error.__dict__.update(state)
     return error
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """The known names that somebody may have meant, at most three; case and punctuation do not count.
+
+    >>> nearest("AllReduce", ["reduce", "all_reduce"]), nearest("tree", ["ring", "double_binary_tree"])
+    (['all_reduce'], ['double_binary_tree'])
+    """
+    asked, spelled = _letters(name), {_letters(one): one for one in known}
+    if asked in spelled:
+        return [spelled[asked]]
+    holding = [letters for letters in spelled if len(asked) > 2 and asked in letters]
+    close = difflib.get_close_matches(asked, holding, n=3, cutoff=0.0)
+    close += difflib.get_close_matches(asked, spelled.keys() - holding, n=3, cutoff=0.5)
+    return [spelled[letters] for letters in close[:3]]
+
+
+def _letters(name: str) -> str:
+    return "".join(filter(str.isalnum, name.casefold()))
 
 
 def shown(path: object) -> str:

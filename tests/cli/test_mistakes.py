@@ -39,6 +39,9 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["列表"], "there is no command '列表'"),
     # names
     (["list", "allreduce"], "there is no collective or list 'allreduce'; did you mean 'all_reduce'"),
+    (["list", "ALL_REDUCE"], "there is no collective or list 'ALL_REDUCE'; did you mean 'all_reduce'?"),
+    (["price", "allreduce", "-p", "4", *SIZE], "did you mean 'all_reduce'?"),
+    (["price", "all_reduce", "-a", "tree", "-p", "4", *SIZE], "did you mean 'double_binary_tree'?"),
     (["list", "modles"], "there is no collective or list 'modles'; did you mean 'models'"),
     (["list", ""], "there is no collective or list ''; lists: algorithms, models, "),
     (["list", "foo"], "topologies; collectives: broadcast, "),

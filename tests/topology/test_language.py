@@ -133,7 +133,7 @@ MISTAKES = [
     ("ring", "ring needs a size; write 'ring(8, 50GB/s, 500ns)'"),
     ("torus", "torus needs a size"),
     ("rign(8)", "there is no kind of block 'rign'; did you mean 'ring' or 'line'?"),
-    ("Ring(8)", "there is no kind of block 'Ring'; did you mean 'ring' or 'line'?"),
+    ("Ring(8)", "there is no kind of block 'Ring'; did you mean 'ring'?"),
     ("fullyconnected(8)", "did you mean 'fully_connected'?"),
     ("fattree(8)", "did you mean 'fat_tree'?"),
     ("dragonfly(8)", "there is no kind of block 'dragonfly'; known: fat_tree, fully_connected, "),

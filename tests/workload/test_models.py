@@ -220,7 +220,7 @@ def llama(**changes: object) -> dict[str, object]:
         (
             {"model_type": "lama"},
             "config.json: model_type 'lama' is not an architecture known here; the nearest known are llama, "
-            "glm, llama4_text",
+            "llama4_text, glm",
         ),
         (
             {"model_type": "left out"},

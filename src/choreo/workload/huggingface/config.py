@@ -5,12 +5,11 @@ Every architecture has its own field names for the same numbers; `families.py` k
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from choreo.errors import ModelError, short, shown
+from choreo.errors import ModelError, nearest, short, shown
 from choreo.files import is_folder, parse_json, read_text
 from choreo.workload.huggingface.families import FAMILIES
 from choreo.workload.huggingface.fields import Config, brief
@@ -44,7 +43,7 @@ def read_config(source: str | Path | Mapping[str, object], *, name: str = "") ->
             family = _family(data, where)
     if family not in FAMILIES:
         family = short(family)
-        close = difflib.get_close_matches(family, FAMILIES, n=3, cutoff=0.5)
+        close = nearest(family, FAMILIES)
         hint = f"the nearest known are {', '.join(close)}" if close else f"known: {', '.join(sorted(FAMILIES))}"
         raise ModelError(f"{where}: model_type {family!r} is not an architecture known here; {hint}")
     name = name or str(data.get("_name_or_path") or family).rstrip("/").rsplit("/", maxsplit=1)[-1]
