@@ -48,6 +48,8 @@ def test_load_works_with_every_command(write: Write, tmp_path: Path) -> None:
     assert fine("price", *mine, *load, "--sweep", "8:1KiB").out.splitlines()[2].startswith("my_algorithm")
     assert fine("show", *mine, *load).out.startswith("all_reduce by my_algorithm")
     assert record(fine("build", *mine, *load, "-o", str(tmp_path / "s.json"), "--json"))["algorithm"] == "my_algorithm"
+    assert fine("prove", "all_reduce", "-p", "5", *load).out.startswith("proved exactly: all_reduce by my_algorithm")
+    assert record(fine("prove", "all_reduce", "-p", "5", *load, "--json"))["proved"] == 1
     assert record(fine("prove", "--all", "-p", "2", *load, "--json"))["proved"] == len(list_algorithms())
     assert record(fine("prove", "--schedule", str(tmp_path / "s.json"), *load, "--json"))["proved"] == 1
 

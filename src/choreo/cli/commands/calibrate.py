@@ -66,7 +66,7 @@ def command(
     choreo calibrate --device cpu
     choreo calibrate --device cuda --output my-gpu.toml
 
-        All jobs on this machine then choose their algorithms with these constants. Measure on an idle machine.
+    All jobs on this machine then choose their algorithms with these constants. Measure on an idle machine.
 
     Probes run through the executor. For every number of ranks and band of sizes, the fit minimises the sum of relative
     errors. The error column is the median error of the fit. A band with an error above 50 % is not stored unless

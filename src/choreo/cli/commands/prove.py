@@ -62,7 +62,8 @@ def command(
     choreo prove --schedule mine.json
     choreo prove --all --ranks 2..33
 
-    A failure names the first step, rank and chunk that go wrong. The exit code is 1 if anything failed.
+    A failure names the first step, rank and chunk that go wrong. The exit code is 1 if anything failed. Without
+    --algorithm, what --load brought is proved; without that, every algorithm of COLLECTIVE.
     """
     tally = _Tally()
     if chosen.schedule is not None:
@@ -74,6 +75,7 @@ def command(
     elif chosen.collective is None and not everything:
         raise UsageError("say what to prove: COLLECTIVE and --algorithm, --schedule FILE, or --all; see choreo list")
     else:
+        chosen = chosen if everything else chosen.or_loaded()
         ranks = _with_synthesized(chosen, ranks, topology, size)
         candidates = chosen.candidates()
         if ranks is None and chosen.axes is None:
