@@ -118,6 +118,21 @@ def test_a_wrong_algorithm_fails_and_the_others_are_proved(write: Write) -> None
     assert told.out.count("FAILED broadcast by my_algorithm over ") == 2
 
 
+def test_a_wrong_algorithm_is_named_wherever_its_figures_are_asked_for(write: Write, tmp_path: Path) -> None:
+    wrong = "import choreo\n@choreo.algorithm('broadcast')\ndef f(ranks, root):\n"
+    wrong += "    return choreo.Schedule.from_list('broadcast', ranks, [choreo.move(0, 1, 0)], root=root)\n"
+    load = ["broadcast", "--load", write(wrong), *SIZE]
+    mine = [*load, "-a", "my_algorithm"]
+    sweep = ["sweep", "price", *load, "-p", "3", "--store", str(tmp_path / "store")]
+    for ran in (
+        run_choreo("price", *mine, "-p", "3"),
+        run_choreo("simulate", *mine, "-t", "ring(3, 50GB/s, 500ns)"),
+        run_choreo(*sweep, "-a", "my_algorithm"),
+        run_choreo(*sweep, "-a", "my_algorithm,ring"),
+    ):
+        assert "broadcast by my_algorithm over 3 ranks: " in ran.err
+
+
 LOAD_MISTAKES = [
     ("a syntax error", "def f(:\n", "my_algorithm.py: loading it failed at line 1: SyntaxError"),
     ("an exception", "\n1 / 0\n", "my_algorithm.py: loading it failed at line 2: ZeroDivisionError: division by zero"),

@@ -9,12 +9,12 @@ import click
 from choreo.cli.command import grouped
 from choreo.cli.options.common import gamma_option, json_option, parsed, size_option
 from choreo.cli.options.made import synthesized_too
-from choreo.cli.options.schedule import ScheduleOptions, checked, left_out, schedule_options, trusted
+from choreo.cli.options.schedule import ScheduleOptions, left_out, schedule_options, trusted
 from choreo.cli.options.topology import topology_option
 from choreo.cli.output.collective.price import print_prices, print_sweep
 from choreo.cli.output.text.table import echo_json
 from choreo.cli.recording import Recorded, keep
-from choreo.errors import AlgorithmError, ProofError, RefusedError, ScheduleError, UsageError
+from choreo.errors import AlgorithmError, ProofError, RefusedError, ScheduleError, UsageError, shown
 from choreo.units import parse_bandwidth, parse_size_range, parse_time
 
 if TYPE_CHECKING:
@@ -119,9 +119,10 @@ def command(
 def _profiles(chosen: ScheduleOptions, ranks: int | None, ports: str, cores: int | None) -> list[Profile]:
     """The given schedule, or one for each given algorithm, or one for every algorithm of the collective."""
     from choreo.price import profile
+    from choreo.prove.checked import checked
 
     if chosen.schedule is not None:
-        return [profile(checked(chosen.build(ranks), chosen.schedule), ports, cores=cores)]
+        return [profile(checked(chosen.build(ranks), shown(chosen.schedule)), ports, cores=cores)]
     candidates = chosen.candidates(ranks)
     ranks = chosen.need_ranks(ranks)
     if len(candidates) == 1:

@@ -16,12 +16,12 @@ from choreo.cli.options.common import LOADED, load_option, needed_size, ranks_op
 from choreo.cli.options.topology import need_topology, topology_option
 from choreo.cli.output.text.table import echo_note
 from choreo.cli.progress import waiting
-from choreo.errors import ProofError, UnknownNameError, UsageError, shown
+from choreo.errors import UnknownNameError, UsageError, shown
 
 if TYPE_CHECKING:
     from choreo.schedule import Schedule
 
-__all__ = ["SYNTHESIZED", "ScheduleOptions", "checked", "left_out", "made_for", "schedule_options", "trusted"]
+__all__ = ["SYNTHESIZED", "ScheduleOptions", "left_out", "made_for", "schedule_options", "trusted"]
 
 # The name of a schedule that is made for a network.
 SYNTHESIZED = "synthesized"
@@ -242,23 +242,11 @@ def made_for(command: Callable[..., object]) -> Callable[..., object]:
 def trusted(candidate: ScheduleOptions, ranks: int) -> Schedule:
     """A schedule that keeps its promise: from the library, which the tests prove, or proved now."""
     from choreo.algorithms import get_algorithm
+    from choreo.prove.checked import checked
 
     schedule = candidate.build(ranks)
     in_library = get_algorithm(str(candidate.collective), candidate.algorithms[0]).in_library
     return schedule if in_library and candidate.axes is None else checked(schedule)
-
-
-def checked(schedule: Schedule, file: Path | None = None) -> Schedule:
-    """A schedule that was just proved: figures of a wrong one are worthless. An error names the file that has it."""
-    from choreo.prove import prove
-
-    try:
-        prove(schedule)
-    except ProofError as error:
-        if file is not None:
-            error.tell(f"{shown(file)}: {error.story}")
-        raise
-    return schedule
 
 
 def left_out(candidate: ScheduleOptions, error: Exception) -> None:

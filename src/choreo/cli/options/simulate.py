@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from choreo.cli.options.implied import check_implied
-from choreo.cli.options.schedule import SYNTHESIZED, ScheduleOptions, checked, left_out, trusted
+from choreo.cli.options.schedule import SYNTHESIZED, ScheduleOptions, left_out, trusted
 from choreo.cli.options.topology import Placement, parse_placement
 from choreo.cli.output.text.table import echo_note
 from choreo.cli.progress import Progress, waiting
@@ -20,6 +20,7 @@ from choreo.errors import (
     RefusedError,
     ScheduleError,
     UsageError,
+    shown,
 )
 from choreo.units import counted, parse_size
 
@@ -166,11 +167,12 @@ class Asked:
 
     def schedule(self, size: int) -> Schedule:
         """The one schedule asked for, or the one that the topology's dimensions suggest."""
+        from choreo.prove.checked import checked
         from choreo.simulate import suggested_schedule
 
         chosen = self.chosen
         if chosen.schedule is not None:
-            return checked(chosen.build(None), chosen.schedule)
+            return checked(chosen.build(None), shown(chosen.schedule))
         assert chosen.collective is not None
         if chosen.algorithms == (SYNTHESIZED,):
             return self.synthesized(size)
