@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,22 @@ def test_a_picture(tmp_path: Path) -> None:
     same = [{"algorithm": name, "size_bytes": 8 << k, "time_s": 1e-6 * 2**k} for name in "abc" for k in range(3)]
     stacked = choreo.to_svg(Table(same))
     assert [stacked.count(f'stroke-width="{wide}"') for wide in ("8", "4.8", "1.6")] == [1, 1, 1 + 3]
+
+
+def test_the_axes_of_a_picture_say_what_they_are_and_have_round_times() -> None:
+    def drawn(**axes: Sequence[Any]) -> str:
+        cases = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+        return choreo.to_svg(Table([case | {"time_s": 3e-5 * case["size_bytes"] ** 0.2} for case in cases]))
+
+    wide, narrow = drawn(size_bytes=[1, 1 << 20, 1 << 40]), drawn(size_bytes=[1, 1 << 10])
+    assert all(word in wide for word in (">time<", ">size<", ">100 us<", ">1.00 ms<", ">10.0 ms<"))
+    assert ">200 us<" not in wide
+    assert all(f">{time} us<" in narrow for time in ("50.0", "100"))
+    # Numbers of ranks are curves of one algorithm, but panels of several: 16 algorithms at 2 numbers are 16 curves.
+    names = [f"algorithm{k}" for k in range(16)]
+    many = drawn(algorithm=names, ranks=[8, 64], size_bytes=[1, 8])
+    assert (many.count("<rect") - 1, [many.count(f">{name}<") for name in names]) == (2, [1] * 16)
+    assert drawn(ranks=[8, 64], size_bytes=[1, 8]).count("<rect") - 1 == 1
 
 
 MISTAKES = [

@@ -22,7 +22,7 @@ LEFT, TOP, BETWEEN, BELOW = 62, 34, 70, 40
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#4f5b68", "#a3174f")
 STROKE = 1.6
 DASHES = ("", "6 3", "2 2")
-APART = ("topology", "collective", "cluster", "model")  # what has panels of its own
+APART = ("topology", "collective", "cluster", "model")  # what has panels of its own; ranks, too, beside algorithms
 MOST_PANELS, MOST_CURVES = 24, 24
 
 Point = tuple[float, float]
@@ -64,8 +64,8 @@ def sweep_svg(table: Table) -> str:
     names = list(dict.fromkeys(curve for _, curve in curves))
     if len(panels) > MOST_PANELS or len(names) > MOST_CURVES:
         raise UsageError(
-            f"that would be {len(panels)} panels with {len(names)} curves; at most {MOST_PANELS} and {MOST_CURVES} are "
-            "drawn, so sweep fewer values for a picture"
+            f"that would be {counted(len(panels), 'panel')} with {counted(len(names), 'curve')}; at most {MOST_PANELS} "
+            f"and {MOST_CURVES} are drawn, so sweep fewer values for a picture"
         )
     points = [point for part in curves.values() for point in part]
     if not points:
@@ -99,6 +99,9 @@ def _curves(table: Table, along: str, others: Sequence[str]) -> dict[tuple[str, 
     within = [name for name in others if name not in APART and name in IDENTITY and name != "axes"]
     if "topology" in apart and "ranks" in within and _follows(table, "ranks", "topology"):
         within.remove("ranks")
+    elif "algorithm" in within and "ranks" in within:
+        within.remove("ranks")
+        apart.append("ranks")
     found: dict[tuple[str, str], list[Point]] = {}
     for row in table.rows:
         x, y = row[along], row.get(table.time)
@@ -151,11 +154,13 @@ def _stroke(way: str, number: int, wide: float = STROKE) -> str:
 
 def _frame(left: float, top: float, title: str, spans: Sequence[tuple[float, float]], along: str) -> list[str]:
     parts = [text(left, top - 10, title, size=12, font_weight="600")] if title else []
+    parts.append(text(left - 6, top - 10, "time", fill=MUTED, anchor="end", size=10))
+    parts.append(text(left + WIDE, top + HIGH + 30, *labels({along: 0}), fill=MUTED, anchor="end", size=10))
     (x0, x1), (y0, y1) = spans
-    for power in range(math.ceil(y0), math.floor(y1) + 1):
-        y = _place((10**x0, 10.0**power), left, top, spans)[1]
+    for value in _times(y0, y1):
+        y = _place((10**x0, value), left, top, spans)[1]
         parts.append(line(left, y, left + WIDE, y, stroke=LINE))
-        parts.append(text(left - 6, y + 4, format_time(10.0**power), fill=MUTED, anchor="end", size=10))
+        parts.append(text(left - 6, y + 4, format_time(value), fill=MUTED, anchor="end", size=10))
     for value in _ticks(x0, x1, along):
         x = _place((value, 10**y0), left, top, spans)[0]
         parts.append(line(x, top, x, top + HIGH, stroke=LINE))
@@ -163,6 +168,16 @@ def _frame(left: float, top: float, title: str, spans: Sequence[tuple[float, flo
         parts.append(text(x, top + HIGH + 16, label, fill=MUTED, anchor="middle", size=10))
     parts.append(f'<rect x="{left}" y="{top}" width="{WIDE}" height="{HIGH}" fill="none" stroke="{INK}"/>')
     return parts
+
+
+def _times(low: float, high: float) -> list[float]:
+    """Round times: powers of ten, or also twice and five times these where there are few."""
+    powers = range(math.floor(low), math.floor(high) + 1)
+    for steps in ((1,), (1, 2, 5), range(1, 10)):
+        found = [step * 10.0**power for power in powers for step in steps if low <= math.log10(step) + power <= high]
+        if len(found) > 2:
+            break
+    return found
 
 
 def _ticks(low: float, high: float, along: str) -> list[float]:
