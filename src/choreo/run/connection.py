@@ -128,6 +128,11 @@ class Connection:
         self.endpoint.close()
         self.endpoint = Ended(error, self.endpoint.calls)
 
+    def leave_calls(self) -> None:
+        """Tell other hosts that this rank makes no more calls, unless one has failed: then they know."""
+        if not isinstance(self.endpoint, Ended):
+            self.detector.leave_calls(self.calls)
+
     def check_not_ended(self) -> None:
         """Raise the error that every call raises, if this connection has ended."""
         if isinstance(self.endpoint, Ended):

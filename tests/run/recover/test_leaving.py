@@ -11,7 +11,8 @@ import pytest
 
 from choreo.errors import CommunicatorClosed, PeerFailure
 from choreo.run.communicator import Communicator
-from tests.helpers.ranks.faults import Job, Pipe
+from tests.helpers.network.hosts import NetworkJob, hosts, why_no_hosts
+from tests.helpers.ranks.faults import Job, Pipe, values
 
 
 def leaves(comm: Communicator, talk: Pipe) -> str:
@@ -48,6 +49,21 @@ def slow_end(comm: Communicator, talk: Pipe) -> list[float]:
 def test_who_has_done_its_part_may_go_while_others_are_in_the_last_call() -> None:
     with Job(3, slow_end) as job:
         assert job.hear_all() == ["through"] * 3
+
+
+def shrinks_early(comm: Communicator, _: Pipe) -> int:
+    """Rank 0 only sends, and goes on; rank 2 still waits for rank 1, which is slow."""
+    if comm.rank == 1:
+        time.sleep(0.3)
+    found = comm.gather(np.full(2, comm.rank), root=2)
+    assert comm.rank != 2 or found.tolist() == [[0, 0], [1, 1], [2, 2]]
+    return comm.shrink().world_size
+
+
+@pytest.mark.skipif(bool(why_no_hosts()), reason=why_no_hosts() or "they can")
+def test_who_has_done_its_part_may_shrink_while_other_hosts_are_in_the_last_call() -> None:
+    with hosts(2) as made, NetworkJob(made, [0, 1, 1], shrinks_early) as job:
+        assert values(job.ended()) == [3] * 3
 
 
 def sends_and_leaves(comm: Communicator, talk: Pipe) -> list[int]:

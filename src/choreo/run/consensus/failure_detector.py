@@ -16,7 +16,7 @@ import msgspec
 from choreo.run.consensus import status as segments
 from choreo.run.consensus.control_channel import UNACKNOWLEDGED_S, ControlChannel, HostReport, StatusUpdate
 from choreo.run.consensus.status import CallDirectory, Status
-from choreo.run.execute.failures import INTERRUPTED, LEFT
+from choreo.run.execute.failures import INTERRUPTED, LEFT, PEER_GAVE_UP
 from choreo.run.execute.layout import WINDOW
 from choreo.run.execute.processes import ended_processes
 from choreo.run.rendezvous.processes import is_stopped
@@ -68,6 +68,14 @@ class FailureDetector:
                 connection.send_progress(0, self.status.reduced)
             if self.status.returned != before.returned:
                 connection.send_progress(1, self.status.returned)
+
+    def leave_calls(self, last: int) -> None:
+        """Tell other hosts that this rank has done its part of all calls up to the last, and makes no more.
+
+        They may still be in that call, and what it sends them from now on must not end it.
+        """
+        for connection in () if self.channel is None else self.channel.connections.values():
+            connection.say_goodbye(PEER_GAVE_UP, self.rank, last + 1)
 
     def status_of(self, rank: int) -> Status:
         """The status that a rank has published."""

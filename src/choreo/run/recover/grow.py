@@ -148,6 +148,7 @@ class _GrowBootstrap:
             raise
         except PeerFailure as error:
             failure = error
+        connection.leave_calls()
         decided = connection.consensus.decide(
             connection.growth, b"yes" if failure is None else b"no", patience_s=self._deadline.left_s + EXTRA_S
         )

@@ -104,6 +104,7 @@ def shrink(connection: Connection, timeout_s: float = SHRINK_S) -> tuple[Connect
     if connection.closed:
         raise CommunicatorClosed("a communicator that is closed cannot be shrunk")
     everyone = frozenset(range(connection.world_size))
+    connection.leave_calls()
     _settle_growth(connection, timeout_s)
     failed = connection.failure.ranks if connection.failure is not None else frozenset[int]()
     if connection.rank in failed:
