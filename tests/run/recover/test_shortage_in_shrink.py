@@ -17,10 +17,11 @@ import pytest
 from choreo.errors import ChoreoError, PeerFailure
 from choreo.run import connect
 from choreo.run.communicator import Communicator
+from choreo.run.consensus.ledger import Ledger
 from choreo.run.messages.point_to_point import PointToPoint
 from choreo.run.recover import shrink
 from tests.helpers.ranks.descriptors import few_descriptors
-from tests.helpers.ranks.faults import Job, Pipe, values
+from tests.helpers.ranks.faults import Job, Pipe, eventually, values
 
 
 def shrinks_with_few(comm: Communicator, _: Pipe) -> str:
@@ -116,6 +117,29 @@ def test_a_rank_that_is_short_of_shared_memory_for_a_moment_stays() -> None:
     told, shortages = second
     assert shortages >= 3
     assert all("cannot be written to shared memory: No space left" in one for one in told)
+
+
+def is_short_at_the_last_decision(comm: Communicator, _: Pipe) -> tuple[int, ...]:
+    """Rank 1 cannot write down that all are connected; rank 0 can, and goes on."""
+    short = [f"exchange 0 {shrink.COMMIT}"] if comm.rank == 1 else []
+
+    def decide(ledger: Ledger, topic: str, proposal: bytes, real: Callable[..., bytes] = Ledger.decide) -> bytes:
+        if topic in short:
+            short.remove(topic)
+            assert eventually(lambda: ledger.decided(topic))
+            raise ChoreoError("what the ranks decide cannot be written to shared memory")
+        return real(ledger, topic, proposal)
+
+    with pytest.MonkeyPatch().context() as patch:
+        patch.setattr(Ledger, "decide", decide)
+        comm = comm.shrink(timeout=5)
+    assert not short
+    return comm.ranks
+
+
+def test_a_rank_that_is_short_while_the_others_complete_the_attempt_goes_on_with_them() -> None:
+    with Job(2, is_short_at_the_last_decision) as job:
+        assert values(job.ended()) == [(0, 1)] * 2
 
 
 def writes_no_decision(comm: Communicator, talk: Pipe) -> str:

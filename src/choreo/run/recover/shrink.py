@@ -83,9 +83,16 @@ class _SurvivorBootstrap:
     def _settle(self, number: int, lost: frozenset[int], *, ok: bool, why: str = "") -> None:
         """Decide whether an exchange succeeded."""
         proposal = Outcome(ok and not lost, pack_ranks(lost), why.encode("ascii", "replace").decode()[:MAX_REASON])
-        outcome = self._consensus.decide_outcome(
-            self._topic(number), proposal, lambda rank: rank in self._members, self._timeout_s
-        )
+        try:
+            outcome = self._consensus.decide_outcome(
+                self._topic(number), proposal, lambda rank: rank in self._members, self._timeout_s
+            )
+        except ChoreoError as error:
+            if not ok:
+                raise
+            # It is short of something, so it proposes to try again; if the others have decided, it goes on with them.
+            self._settle(number, lost, ok=False, why=f"{self._connection.peers[self._connection.rank]}: {error}")
+            return
         if outcome is None:
             raise _end(self._connection, minority_error)
         if not outcome.ok:
