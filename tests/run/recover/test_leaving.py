@@ -12,7 +12,7 @@ import pytest
 from choreo.errors import CommunicatorClosed, PeerFailure
 from choreo.run.communicator import Communicator
 from tests.helpers.network.hosts import NetworkJob, hosts, why_no_hosts
-from tests.helpers.ranks.faults import Job, Pipe, values
+from tests.helpers.ranks.faults import Ended, Job, Pipe, values
 
 
 def leaves(comm: Communicator, talk: Pipe) -> str:
@@ -64,6 +64,35 @@ def shrinks_early(comm: Communicator, _: Pipe) -> int:
 def test_who_has_done_its_part_may_shrink_while_other_hosts_are_in_the_last_call() -> None:
     with hosts(2) as made, NetworkJob(made, [0, 1, 1], shrinks_early) as job:
         assert values(job.ended()) == [3] * 3
+
+
+def makes_one_more_call(comm: Communicator, _: Pipe) -> tuple[str, int]:
+    """Rank 2 makes another call, while the others are in shrink()."""
+    comm.barrier()
+    told = ""
+    if comm.rank == 2:
+        with pytest.raises(PeerFailure) as caught:
+            comm.barrier(timeout=0.5)
+        told = str(caught.value)
+        assert not caught.value.ranks
+    return told, comm.shrink().world_size
+
+
+def check_one_more_call(ended: list[Ended]) -> None:
+    found = values(ended)
+    assert [size for _, size in found] == [3] * 3
+    assert "called shrink() instead; no rank is given up" in found[2][0]
+
+
+def test_ranks_that_shrink_early_are_not_given_up() -> None:
+    with Job(3, makes_one_more_call) as job:
+        check_one_more_call(job.ended())
+
+
+@pytest.mark.skipif(bool(why_no_hosts()), reason=why_no_hosts() or "they can")
+def test_ranks_of_other_hosts_that_shrink_early_are_not_given_up() -> None:
+    with hosts(2) as made, NetworkJob(made, [0, 0, 1], makes_one_more_call) as job:
+        check_one_more_call(job.ended())
 
 
 def sends_and_leaves(comm: Communicator, talk: Pipe) -> list[int]:

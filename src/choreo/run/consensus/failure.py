@@ -10,7 +10,7 @@ hear that one learn it too. A rank that knows no cause waits for one.
 A silent rank has not necessarily failed. It may have returned from the call and be computing; then it learns the
 decision in its next call. It counts as failed if the deadline of the call has passed and one of these holds: some rank
 waits for it, it never began the call, or its host cannot be reached. If the network is cut in one direction, a rank can
-send but receives nothing: it counts as failed too.
+send but receives nothing: it counts as failed too. A rank that is already in shrink() is neither silent nor failed.
 """
 
 from __future__ import annotations
@@ -113,7 +113,8 @@ def agree_on_failure(
         end_s = began_s + (GRACE_IN_CALL_S if in_call else GRACE_S)
         if wait_for_all_until_s is not None:
             end_s = max(wait_for_all_until_s, end_s)
-        unexplained = not (seen.causes or seen.dead or detector.gone())
+        left_calls = any(status.left_calls for status in seen.statuses.values())
+        unexplained = not (seen.causes or seen.dead or detector.gone() or left_calls)
         if unexplained or any(detector.gave_up(rank)[0] for rank in silent):
             end_s = max(end_s, began_s + SILENT_S)
         is_looking = _is_looking(detector, seen)
@@ -148,7 +149,9 @@ def _look(detector: FailureDetector, *, survive: bool) -> _View:
     statuses = {rank: detector.status_of(rank) for rank in range(detector.world_size) if rank not in dead}
     call = detector.status.call
     silent = {
-        rank for rank, status in statuses.items() if not status.cause and not (survive and status.returned >= call)
+        rank
+        for rank, status in statuses.items()
+        if not status.cause and not status.left_calls and not (survive and status.returned >= call)
     }
     silent -= detector.gone().keys()
     seen = _View(dead, statuses, silent, set(), known_causes(detector, statuses))

@@ -93,6 +93,8 @@ def failure_error(
         what = "; ".join(_what_happened(detector, detail) for detail in failure.details)
         rest = len(failure.ranks) - len(failure.details)
         more = f"; and {rest} more ranks failed" if rest else ""
+    elif detector.status_of(failure.culprit).left_calls:
+        what, more = f"{culprit} called shrink() instead", ""
     elif failure.cause == TIMED_OUT:
         what = f"not done before the deadline: {culprit} was waited for"
         more = ", though every rank answers" if failure.all_answer else ""

@@ -68,6 +68,11 @@ class Status(msgspec.Struct, array_like=True, frozen=True):
     acknowledged: bool = False  # all other hosts have acknowledged what it sent since its call failed
     passed_on: Cause | None = None  # why another rank stopped first, for those that do not hear that rank
 
+    @property
+    def left_calls(self) -> bool:
+        """Whether the rank is in shrink(), though no call of its own has failed."""
+        return self.attempt >= 0 and not self.cause
+
 
 def write_status(own: mmap.mmap, number: int, status: Status) -> None:
     """Write a status into the slot that does not hold the last one."""
