@@ -173,13 +173,18 @@ def test_mistakes(variables: dict[str, str], message: str) -> None:
     assert "short" not in str(raised.value)
 
 
-def test_a_host_is_checked_without_opening_a_file() -> None:
-    """The codec of host names is a file that Python opens when it is first used, and there may be no descriptor."""
-    check = "from choreo.run.transport.addresses import check_host as check; check('node0.example.', ''); "
+@pytest.mark.parametrize("use", ["check_host('node0.example.', '')", "resolve('localhost', 1, Deadline.after(9))"])
+def test_a_host_is_found_without_opening_a_file(use: str) -> None:
+    """The codec of host names is a file that Python opens when it is first used, and there may be no room for it."""
+    module = "choreo.run.transport"
+    known = f"import sys; from {module}.addresses import *; from {module}.deadline import Deadline"
     ran = subprocess.run(
-        [sys.executable, "-c", f"{check}import sys; sys.exit('encodings.idna' in sys.modules)"], check=False
+        [sys.executable, "-c", f"{known}; {use}; sys.exit('encodings.idna' in sys.modules)"], check=False
     )
     assert not ran.returncode
+
+
+def test_a_host_that_has_no_name() -> None:
     assert check_host("knoten-ü.example", "") == "knoten-ü.example"
     for text in ("a..b", ".", "a" * 64, "ü" * 64):
         with pytest.raises(UsageError, match="no host's name"):

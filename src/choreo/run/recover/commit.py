@@ -70,7 +70,7 @@ def own_network_config(job: JobAddress, deadline: Deadline, *, sealed: bool) -> 
     with suppress(OSError):
         first = resolve(job.address, job.port, deadline)[0]
         there = str(first.address[0])
-        own = there if is_local(there, deadline) else address_toward(there, job.port)
+        own = there if is_local(there, deadline) else address_toward(first)
         return NetworkConfig(own, job.secret, sealed)
     return None
 

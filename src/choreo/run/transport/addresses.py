@@ -163,5 +163,7 @@ def _is_number(address: str) -> bool:
 
 def _look_up(address: str, port: int) -> list[Target]:
     flags = socket.AI_NUMERICHOST if _is_number(address) else 0
-    found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=flags)
+    # As bytes: for text Python loads a codec, and if it cannot the first time, for lack of memory, it never will.
+    host = address.encode() if address.isascii() else address
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
     return [Target(family, target) for family, _, _, _, target in found if isinstance(target[0], str)]

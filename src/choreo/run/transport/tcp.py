@@ -305,11 +305,10 @@ def dial_peer(peer: PeerInfo, port: int, key: bytes, end_s: float) -> Authentica
         pause_s = min(2 * pause_s, 0.25)
 
 
-def address_toward(host: str, port: int) -> str:
+def address_toward(target: Target) -> str:
     """The address of this host from which another host is reached."""
-    family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect(target)  # sends nothing
+    with socket.socket(target.family, socket.SOCK_DGRAM) as probe:
+        probe.connect(target.address)  # sends nothing
         return str(probe.getsockname()[0])
 
 
