@@ -202,6 +202,8 @@ def check_megatron(job: TrainingJob, one: Plan, options: Sequence[str]) -> None:
     config = argument_utils.core_transformer_config_from_args(args)
     assert args.data_parallel_size == one.dp, f"dp {args.data_parallel_size}, not {one.dp}"
     model = job.model
+    if not model.learned_positions:
+        assert args.rotary_base == model.rope_base, f"rotary base {args.rotary_base}, not {model.rope_base}"
     wanted: dict[str, object] = {
         "num_layers": model.layers, "hidden_size": model.hidden, "ffn_hidden_size": model.ffn,
         "num_attention_heads": model.heads, "add_bias_linear": model.bias, "layernorm_epsilon": model.norm_eps,
@@ -214,6 +216,29 @@ def check_megatron(job: TrainingJob, one: Plan, options: Sequence[str]) -> None:
     }  # fmt: skip
     if model.experts:
         wanted["expert_tensor_parallel_size"] = one.expert_tp
+        wanted |= {
+            "moe_router_topk": model.experts_per_token, "moe_ffn_hidden_size": model.expert_ffn,
+            "moe_router_score_function": model.router_score, "moe_shared_expert_gate": model.shared_gate,
+            "moe_shared_expert_intermediate_size": model.shared_ffn or None,
+            "moe_router_topk_scaling_factor": model.router_scale or None,
+            "moe_router_num_groups": model.router_groups or None,
+            "moe_router_group_topk": model.router_groups_per_token or None,
+        }  # fmt: skip
+        normalised = model.router_normalised and model.experts_per_token > 1
+        if model.router_score == "softmax":
+            wanted["moe_router_pre_softmax"] = not normalised
+    if model.yarn and model.latent:
+        yarn = model.yarn
+        wanted |= {
+            "rotary_scaling_factor": yarn.factor, "mscale": yarn.mscale, "mscale_all_dim": yarn.mscale_all,
+        }  # fmt: skip
+    elif model.yarn:
+        yarn = model.yarn
+        wanted |= {
+            "yarn_rotary_scaling_factor": yarn.factor, "yarn_original_max_position_embeddings": yarn.first_seq,
+            "yarn_beta_fast": yarn.beta_fast, "yarn_beta_slow": yarn.beta_slow,
+            "yarn_correction_range_round_to_int": yarn.rounded,
+        }  # fmt: skip
     if one.recompute == "selective":
         wanted["recompute_modules"] = list(one.modules or ("core_attn",))
     if not model.latent:

@@ -58,10 +58,27 @@ def test_a_llama_has_all_its_options() -> None:
         ("llama4-maverick", "--moe-layer-freq", "[0,1]*24"),
         ("gpt-oss-20b", "--softmax-type", "learnable"),
         ("gpt3-1.3b", "--position-embedding-type", "learned_absolute"),
+        ("deepseek-v3", "--rotary-scaling-factor", "40"),
+        ("deepseek-v2-lite", "--mscale-all-dim", "0.707"),
+        ("deepseek-v2-lite", "--moe-router-pre-softmax", ""),
+        ("qwen2-57b-a14b", "--moe-router-pre-softmax", ""),
+        ("gpt-oss-20b", "--position-embedding-type", "yarn"),
+        ("gpt-oss-20b", "--no-yarn-correction-range-round-to-int", ""),
+        ("qwen2.5-72b", "--norm-epsilon", "1e-05"),
+        ("qwen3-coder-480b-a35b", "--rotary-base", "10000000"),
     ],
 )
 def test_what_makes_a_model_itself_is_reported(model: str, name: str, value: str) -> None:
     assert megatron(model, Plan(dp=8, zero=1), **{})[name] == value
+
+
+def test_positions_that_megatron_has_no_options_for_are_reported() -> None:
+    kimi, moonlight = (told(name, Plan(dp=8, zero=1))["Megatron-LM"] for name in ("kimi-k2", "moonlight-16b-a3b"))
+    assert "beta_fast 1" in " ".join(kimi.notes)
+    assert "beta_fast" not in " ".join(moonlight.notes)
+    assert not any("scaling-factor" in option and "rotary" in option for option in moonlight.options)
+    # A router whose weights add up to one takes the softmax of the chosen experts alone.
+    assert "--moe-router-pre-softmax" not in megatron("mixtral-8x7b", Plan(dp=8, zero=1))
 
 
 @pytest.mark.parametrize(
@@ -108,6 +125,7 @@ def test_stages_are_reported(model: str, plan: Plan, expected: dict[str, str]) -
         ("llama3-8b", Plan(pp=2, schedule="dualpipe"), "schedule"),
         ("llama3-8b", Plan(dp=2, pp=2, zero=3), "beside a pipeline"),
         ("gpt-oss-20b", Plan(tp=2, sequence_parallel=True), "biases of experts"),
+        ("phi-3.5-moe", Plan(), "SparseMixer"),
     ],
 )
 def test_megatron_gets_no_options_of_a_similar_plan(model: str, plan: Plan, reason: str) -> None:
@@ -122,6 +140,15 @@ def test_megatron_gets_no_options_where_norms_are_elsewhere() -> None:
         "norms after attention and MLP",
         "norms over all heads of queries and keys",
     )
+
+
+def test_megatron_gets_no_options_for_what_a_config_asks_for_and_it_does_not_have() -> None:
+    granite = replace(get_model("llama3-8b"), not_built="its embedding_multiplier")
+    assert told(granite, Plan())["Megatron-LM"].lacks == ("its embedding_multiplier",)
+    unusual = replace(get_model("moonlight-16b-a3b"), router_normalised=False)
+    assert "do not add up to one" in told(unusual, Plan())["Megatron-LM"].lacks[0]
+    eight = told("llama3-405b", Plan(tp=8, zero=3, dp=8, precision="fp8"), software="torchtitan+rowwise")
+    assert "a scale for each row in fp8" in eight["Megatron-LM"].lacks
 
 
 def test_megatron_gets_options_for_how_tokens_are_dispatched() -> None:

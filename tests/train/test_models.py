@@ -14,7 +14,7 @@ import pytest
 
 from choreo.errors import ModelError
 from choreo.train.scale import scaled
-from choreo.workload import Model, Plan, get_model
+from choreo.workload import Model, Plan, Yarn, get_model
 from choreo.workload.huggingface.config import read_config
 
 SEQ = 12
@@ -40,6 +40,8 @@ def attend(
     out = np.zeros((len(queries), values.shape[1]))
     for q in range(len(queries)):
         scores = keys @ queries[q] / math.sqrt(model.score_dim or len(queries[q]))
+        if model.latent and model.yarn:
+            scores *= (0.1 * model.yarn.mscale_all * math.log(model.yarn.factor) + 1) ** 2
         if model.score_cap:
             scores = model.score_cap * np.tanh(scores / model.score_cap)
         scores += [score(q, k) for k in range(len(keys))]
@@ -47,14 +49,23 @@ def attend(
     return out
 
 
-def rotated(x: np.ndarray, dim: int, base: float) -> np.ndarray:
-    out = x.copy()
+def stretched(pair: int, dim: int, base: float, yarn: Yarn) -> float:
+    """How much slower a pair of features turns: by its rank between those that turn so often in the first sequences."""
+    limits = [dim * math.log(yarn.first_seq / rounds / math.tau) / 2 / math.log(base) for rounds in (32, 1)]
+    first, last = (math.floor(limits[0]), math.ceil(limits[1])) if yarn.rounded else limits
+    slow = min(1.0, max(0.0, (pair - max(first, 0)) / (min(last, dim - 1) - max(first, 0))))
+    return 1 - slow + slow / yarn.factor
+
+
+def rotated(x: np.ndarray, dim: int, model: Model) -> np.ndarray:
+    out, base, yarn = x.copy(), model.rope_base, model.yarn
+    more = 1.0 if yarn is None or yarn.mscale else 0.1 * math.log(yarn.factor) + 1
     for position in range(len(x)):
         for pair in range(dim // 2):
-            angle = position * base ** (-2 * pair / dim)
+            angle = position * base ** (-2 * pair / dim) * (stretched(pair, dim, base, yarn) if yarn else 1)
             a, b = x[position, pair], x[position, pair + dim // 2]
-            out[position, pair] = a * math.cos(angle) - b * math.sin(angle)
-            out[position, pair + dim // 2] = b * math.cos(angle) + a * math.sin(angle)
+            out[position, pair] = more * (a * math.cos(angle) - b * math.sin(angle))
+            out[position, pair + dim // 2] = more * (b * math.cos(angle) + a * math.sin(angle))
     return out
 
 
@@ -82,7 +93,7 @@ def attended(model: Model, score: Callable[[int, int, int], float]) -> tuple[np.
             both = (rms(kept, model.norm_eps) @ own["up.weight"].T).reshape(SEQ, model.heads, -1)[:, head]
             key, value = np.split(both, [latent.nope_dim], axis=1)
             content, position = np.split(query, [latent.nope_dim], axis=1)
-            place, position = (rotated(one, latent.rope_dim, model.rope_base) for one in (place, position))
+            place, position = (rotated(one, latent.rope_dim, model) for one in (place, position))
             query, key = np.hstack((content, position)), np.hstack((key, place))
         else:
             at = head * model.kv_heads // model.heads
@@ -92,7 +103,7 @@ def attended(model: Model, score: Callable[[int, int, int], float]) -> tuple[np.
             )
             if model.rotary and not model.learned_positions:
                 dim = int(model.head_dim * model.rotary_share)
-                query, key = (rotated(one, dim, model.rope_base) for one in (query, key))
+                query, key = (rotated(one, dim, model) for one in (query, key))
         sink = own["sinks"][head] if model.attention_sinks else -math.inf
         heads.append(attend((query, key, value), lambda q, k, head=head: score(head, q, k), model, sink))  # type: ignore[misc]
     expected = np.hstack(heads) @ own["out.weight"].T + own.get("out.bias", 0)
@@ -111,6 +122,7 @@ def seen(condition: bool) -> float:
 
 CASES: dict[str, tuple[Model, Callable[[int, int, int], float]]] = {
     "latent": (small("deepseek-v3"), lambda _, q, k: seen(k <= q)),
+    "not stretched": (small("deepseek-v3", yarn=None), lambda _, q, k: seen(k <= q)),
     "grouped": (small("llama3-8b", kv_heads=2, rope_scaling=0.0), lambda _, q, k: seen(k <= q)),
     "partial": (small("gpt-neox-20b"), lambda _, q, k: seen(k <= q)),
     "window": (small("mistral-7b", window=4), lambda _, q, k: seen(q - 4 < k <= q)),
@@ -218,6 +230,22 @@ def test_a_router_by_sigmoid_stays_in_the_best_groups() -> None:
     assert gates.max().item() == pytest.approx(2.5 * one[0] / sum(one))
 
 
+@pytest.mark.parametrize("score", ["softmax", "sigmoid"])
+def test_a_router_normalises_or_not(score: str) -> None:
+    import torch
+
+    from choreo.train.models.router import route
+
+    model = replace(Model("m", 1, 8, 2, experts=4, experts_per_token=2), router_score=score)
+    logits = torch.tensor([[2.0, -1.0, 1.0, 0.0]])
+    odds = (logits.sigmoid() if score == "sigmoid" else logits.softmax(-1))[0]
+    for normalised, scale in ((True, 0.0), (True, 3.0), (False, 0.0), (False, 3.0)):
+        gates, chosen = route(replace(model, router_normalised=normalised, router_scale=scale), logits)
+        total = (odds[0] + odds[2]).item() if normalised else 1.0
+        assert chosen[0].tolist() == [0, 2]
+        assert gates[0].tolist() == pytest.approx([one * (scale or 1) / total for one in odds[[0, 2]].tolist()])
+
+
 def test_groups_that_cannot_hold_a_tokens_experts_are_refused() -> None:
     with pytest.raises(ModelError, match="6 experts are not divisible by router_groups 4; use 3 groups"):
         Model("m", 1, 8, 2, experts=6, experts_per_token=2, router_groups=4, router_groups_per_token=1)
@@ -245,6 +273,19 @@ def test_rotary_fields_are_read_where_either_transformers_writes_them(tmp_path: 
     (tmp_path / "config.json").write_text(json.dumps(config))
     model = read_config(tmp_path)
     assert (model.rope_base, model.rotary_share, model.rope_scaling) == (1e6, 0.25, 0.0)
+
+
+def test_stretched_positions_are_read() -> None:
+    config = {
+        "model_type": "deepseek_v3", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4,
+        "intermediate_size": 96, "vocab_size": 256, "n_routed_experts": 8, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8,
+        "v_head_dim": 8, "max_position_embeddings": 65536,
+        "rope_scaling": {"type": "yarn", "factor": 16, "beta_fast": 24, "mscale": 0.707, "mscale_all_dim": 0.707},
+    }  # fmt: skip
+    model = read_config(config)
+    assert model.yarn == Yarn(16.0, 65536, 24.0, 1.0, 0.707, 0.707)
+    assert not model.not_built
 
 
 def test_llamas_scaling_is_read_where_transformers_5_writes_it() -> None:

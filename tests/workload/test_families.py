@@ -116,6 +116,16 @@ def test_routers_score_as_their_family_does_unless_the_file_says_so() -> None:
     assert small("glm4_moe", **glm, scoring_func="softmax").router_score == "softmax"
     assert small("deepseek", **NEWER["dots1"]).router_score == "softmax"
     assert small("minimax_m2").rotary_share == 0.5
+    # Weights that add up to one are the default of some, and a field says otherwise.
+    assert small("dots1", **NEWER["dots1"]).router_normalised
+    assert not small("deepseek", **NEWER["dots1"]).router_normalised
+    assert small("deepseek", **NEWER["dots1"], norm_topk_prob=True).router_normalised
+
+
+def test_biases_that_are_not_built_are_reported() -> None:
+    assert small("llama", attention_bias=True).not_built == "biases of attention's outputs"
+    assert not small("llama", attention_bias=True, mlp_bias=True).not_built
+    assert not small("seed_oss", attention_bias=True).not_built
 
 
 @pytest.mark.parametrize(("family", "field"), [("starcoder2", "norm_epsilon"), ("olmo2", "rms_norm_eps")])

@@ -7,7 +7,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from choreo.workload import ConvNet, Latent, Model, Plan, Recommender, Workload
+from choreo.workload import ConvNet, Model, Plan, Recommender, Workload
+from choreo.workload.model import PARTS
 
 __all__ = ["TrainConfig"]
 
@@ -67,8 +68,7 @@ class TrainConfig:
         """The configuration as JSON values."""
         found = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
         model = {entry.name: getattr(self.model, entry.name) for entry in dataclasses.fields(self.model)}
-        if isinstance(model.get("latent"), Latent):
-            model["latent"] = dataclasses.asdict(model["latent"])
+        model |= {name: dataclasses.asdict(model[name]) for name in PARTS if model.get(name)}
         return found | {"model": {"kind": type(self.model).__name__, **model}, "plan": self.plan.fields()}
 
     def to_json(self) -> str:
@@ -83,6 +83,5 @@ class TrainConfig:
             name: tuple(value) if isinstance(value, list) else value for name, value in found["model"].items()
         }
         kind = KINDS[model.pop("kind")]
-        if model.get("latent"):
-            model["latent"] = Latent(**model["latent"])
+        model |= {name: part(**model[name]) for name, part in PARTS.items() if model.get(name)}
         return TrainConfig(**(found | {"model": kind(**model), "plan": Plan(**found["plan"])}))

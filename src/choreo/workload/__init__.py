@@ -12,6 +12,7 @@ from choreo.workload.graph.transformer import embedding_graph, head_graph, layer
 from choreo.workload.huggingface.config import read_config
 from choreo.workload.model import Latent, Model
 from choreo.workload.plan import Plan, stage_layers
+from choreo.workload.yarn import Yarn
 
 __all__ = [
     "CollectiveOp",
@@ -27,6 +28,7 @@ __all__ = [
     "Tensor",
     "Transition",
     "Workload",
+    "Yarn",
     "backward_graph",
     "convnet_graph",
     "embedding_graph",

@@ -14,7 +14,7 @@ from choreo.files import is_file
 from choreo.workload.graph.convolution import ConvNet
 from choreo.workload.graph.recommender import Recommender
 from choreo.workload.huggingface.config import read_config
-from choreo.workload.model import Latent, Model
+from choreo.workload.model import PARTS, Model
 
 __all__ = ["Entry", "Workload", "get_model", "get_workload", "list_models", "list_workloads", "model_file"]
 
@@ -140,8 +140,7 @@ def _read(path: Path) -> list[Entry]:
         for row in rows:
             fields = {**shared, **row}
             source, names = fields.pop("source"), tuple(fields.pop("names", ()))
-            if "latent" in fields:
-                fields["latent"] = Latent(**fields["latent"])
+            fields |= {name: part(**fields[name]) for name, part in PARTS.items() if name in fields}
             fields = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
             found.append(Entry(KINDS[key](**fields), names, source))
     return found

@@ -7,14 +7,16 @@ are counted exactly, with biases and norms, so that they can be compared with pu
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 
 from choreo.errors import ModelError, shown
 from choreo.files import check_work
 from choreo.units import format_count
+from choreo.workload.yarn import Yarn
 
-__all__ = ["CAUSAL", "NORMS", "Latent", "Model", "check_size"]
+__all__ = ["CAUSAL", "NORMS", "PARTS", "Latent", "Model", "check_size"]
 
 MAX_PARAMETERS = 1 << 60
 LAYER_BYTES = 16 << 10  # memory that planning takes per layer
@@ -41,6 +43,10 @@ class Latent:
     def query_dim(self) -> int:
         """Features of a query or key in one head: those with a position and those without."""
         return self.nope_dim + self.rope_dim
+
+
+# Fields of a model that have fields themselves.
+PARTS: Mapping[str, type[Latent | Yarn]] = MappingProxyType({"latent": Latent, "yarn": Yarn})
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -100,6 +106,7 @@ class Model:
     norm_after: bool = False  # norms follow attention and MLP, and none is before them (OLMo 2)
     rope_base: float = 10000.0
     rope_scaling: float = 0.0  # Llama 3.1's factor for long sequences; 0: none
+    yarn: Yarn | None = None  # another way to stretch positions (DeepSeek-V3, GPT-OSS)
     rope_skips: int = 0  # each n-th layer has no positions (Llama 4); 0: all have
     rotary_share: float = 1.0  # of the features of a head
     rope_base_windowed: float = 0.0  # of layers with a window (Gemma 3); 0: the same as of others
@@ -110,6 +117,7 @@ class Model:
     logit_scale: float = 0.0  # logits are multiplied by it (Command R); 0: they are not
     scaled_embeddings: bool = False  # multiplied by the square root of `hidden` (Gemma)
     router_score: str = "softmax"  # or "sigmoid"
+    router_normalised: bool = True  # the weights of a token's experts add up to one (not so in Qwen2-MoE)
     router_scale: float = 0.0  # the routed experts' sum is multiplied by it; 0: it is not
     router_groups: int = 0  # a token's experts are in `router_groups_per_token` of this many groups; 0: no groups
     router_groups_per_token: int = 0
@@ -336,8 +344,10 @@ class Model:
     def fields(self) -> dict[str, object]:
         """Its fields as plain values, for JSON."""
         found: dict[str, object] = {field.name: getattr(self, field.name) for field in fields(self)}
-        if self.latent:
-            found["latent"] = {field.name: getattr(self.latent, field.name) for field in fields(self.latent)}
+        for name in PARTS:
+            part = getattr(self, name)
+            if part is not None:
+                found[name] = {field.name: getattr(part, field.name) for field in fields(part)}
         return found
 
 

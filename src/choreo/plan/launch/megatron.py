@@ -12,7 +12,7 @@ from choreo.workload.plan import SPLITS
 
 if TYPE_CHECKING:
     from choreo.plan.job import TrainingJob
-    from choreo.workload import Model, Plan
+    from choreo.workload import Model, Plan, Yarn
 
 __all__ = ["megatron_notes", "megatron_options"]
 
@@ -20,6 +20,7 @@ SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
 PADDING = 128  # Megatron-LM pads the vocabulary to a multiple of this times tp by default
 NEWER = ("blackwell",)  # architectures that need no CUDA_DEVICE_MAX_CONNECTIONS, and have mxfp8
 SCALING = {"tensor": "delayed", "current": "tensorwise", "block": "blockwise", "row": "tensorwise"}
+LATENT_YARN = (32.0, 1.0, 4096)  # beta_fast, beta_slow and first_seq, for which latent attention has no options
 CONTEXT = {"ring": "p2p", "all_gather": "allgather"}
 
 
@@ -27,6 +28,12 @@ def megatron_notes(job: TrainingJob, plan: Plan) -> Iterator[str]:
     """Notes that go with the options."""
     mock = f"--mock-data --tokenizer-type NullTokenizer --vocab-size {job.model.vocab - 1}"
     yield f"add data, tokenizer and learning rate; to try it without: {mock} --train-iters 10 --lr 1e-4"
+    yarn = job.model.yarn
+    if yarn and job.model.latent and (yarn.beta_fast, yarn.beta_slow, yarn.first_seq) != LATENT_YARN:
+        yield (
+            f"the model's YaRN has beta_fast {yarn.beta_fast:g}, beta_slow {yarn.beta_slow:g} and {yarn.first_seq} "
+            "positions at first; for latent attention Megatron-LM has no options for them, and takes 32, 1 and 4096"
+        )
     if plan.tp * plan.cp > 1 and plan.zero < 2 and job.device.architecture not in NEWER:
         # With one queue no all_to_all runs beside the compute of another micro-batch.
         queues = 32 if job.software.several_queues and job.software.ep_overlap and plan.ep > 1 else 1
@@ -104,13 +111,27 @@ def _positions(model: Model, seq: int) -> Iterator[str]:
     if model.learned_positions:
         yield "--position-embedding-type learned_absolute"
     else:
-        yield f"--position-embedding-type rope --rotary-base {model.rope_base:.0f}"
+        kind = "yarn" if model.yarn and not model.latent else "rope"
+        yield f"--position-embedding-type {kind} --rotary-base {model.rope_base:.0f}"
+        if model.yarn:
+            yield from _stretched(model, model.yarn)
         if model.rotary_share != 1:
             yield f"--rotary-percent {model.rotary_share:g}"
         if model.rope_skips:
             yield f"--no-rope-freq {model.rope_skips}"
         if model.rope_scaling:
             yield f"--use-rope-scaling --rope-scaling-factor {model.rope_scaling:g}"
+
+
+def _stretched(model: Model, yarn: Yarn) -> Iterator[str]:
+    yield f"--rotary-scaling-factor {yarn.factor:g}"
+    if yarn.mscale and yarn.mscale_all:
+        yield f"--mscale {yarn.mscale:g} --mscale-all-dim {yarn.mscale_all:g}"
+    if not model.latent:
+        yield f"--yarn-original-max-position-embeddings {yarn.first_seq}"
+        yield f"--yarn-beta-fast {yarn.beta_fast:g} --yarn-beta-slow {yarn.beta_slow:g}"
+        if not yarn.rounded:
+            yield "--no-yarn-correction-range-round-to-int"
 
 
 def _activation(model: Model) -> Iterator[str]:
@@ -144,7 +165,7 @@ def _experts(model: Model) -> Iterator[str]:
         yield "--moe-router-load-balancing-type seq_aux_loss --moe-aux-loss-coeff 1e-4"
     else:
         yield "--moe-router-load-balancing-type aux_loss --moe-aux-loss-coeff 1e-3"
-        if model.router_scale or model.experts_per_token == 1:
+        if not model.router_normalised or model.experts_per_token == 1:
             yield "--moe-router-pre-softmax"
     if model.router_scale:
         yield f"--moe-router-topk-scaling-factor {model.router_scale:g}"

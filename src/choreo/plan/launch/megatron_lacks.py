@@ -17,30 +17,32 @@ __all__ = ["megatron_lacks", "offloaded_layers"]
 
 def megatron_lacks(job: TrainingJob, plan: Plan) -> Iterator[str]:
     """What a model or a plan has that Megatron-LM has no option for."""
-    model = job.model
     yield from ability_of("megatron-core" + "+ep-overlap" * bool(job.software.ep_overlap)).lacks(plan)
-    if model.parallel_block:
-        yield "attention and MLP in parallel"
-    if model.norms_per_layer != 2:
-        yield f"{counted(model.norms_per_layer, 'norm')} a layer"
-    if model.norm_after:
-        yield "norms after attention and MLP"
-    if model.qk_norm_whole:
-        yield "norms over all heads of queries and keys"
-    if model.embedding_norm:
-        yield "a norm after the embedding"
-    if model.norm not in ("rms", "layer"):
-        yield "layer norms without a bias"
-    if model.head_bias:
-        yield "a bias of the output layer"
-    if not model.rotary and not model.learned_positions:
-        yield "positions that are neither learned nor rotary (ALiBi)"
-    if model.chunked and model.window < job.seq:
-        yield f"attention in chunks of {model.window}"
-    known = ("silu", "clipped-swiglu") if model.gated else ("gelu", "gelu-tanh", "squared-relu")
-    if model.activation not in known:
-        yield f"{'a gated MLP' if model.gated else 'an MLP'} with {model.activation}"
+    yield from _model_lacks(job.model, job.seq)
     yield from _plan_lacks(job, plan)
+
+
+def _model_lacks(model: Model, seq: int) -> Iterator[str]:
+    """What a model has that there is no option for."""
+    activations = ("silu", "clipped-swiglu") if model.gated else ("gelu", "gelu-tanh", "squared-relu")
+    several_scores = model.experts_per_token > 1 and model.router_score == "sigmoid"
+    lacks = {
+        model.not_built: model.not_built != "",
+        "attention and MLP in parallel": model.parallel_block,
+        f"{counted(model.norms_per_layer, 'norm')} a layer": model.norms_per_layer != 2,
+        "norms after attention and MLP": model.norm_after,
+        "norms over all heads of queries and keys": model.qk_norm_whole,
+        "a norm after the embedding": model.embedding_norm,
+        "layer norms without a bias": model.norm not in ("rms", "layer"),
+        "a bias of the output layer": model.head_bias,
+        "positions that are neither learned nor rotary (ALiBi)": not (model.rotary or model.learned_positions),
+        f"attention in chunks of {model.window}": model.chunked and model.window < seq,
+        f"{'a gated MLP' if model.gated else 'an MLP'} with {model.activation}": model.activation not in activations,
+        "scores or logits that are capped or scaled": any((model.score_cap, model.logit_cap, model.logit_scale)),
+        "scaled embeddings": model.scaled_embeddings,
+        "sigmoid scores of a token's experts that do not add up to one": several_scores and not model.router_normalised,
+    }
+    yield from (reason for reason, there in lacks.items() if there)
 
 
 def _plan_lacks(job: TrainingJob, plan: Plan) -> Iterator[str]:
@@ -66,6 +68,8 @@ def _plan_lacks(job: TrainingJob, plan: Plan) -> Iterator[str]:
         yield "CUDA graphs, whose options choreo does not print"
     if "+token-drop" in job.software.name:
         yield "tokens dropped beyond a capacity, whose options choreo does not print"
+    if plan.precision == "fp8" and job.software.fp8_scaling == "row":
+        yield "a scale for each row in fp8"
     if plan.precision == "tf32":
         yield "tf32"
     if plan.precision in ("fp8", "fp4") and plan.zero >= 2:

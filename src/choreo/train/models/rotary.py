@@ -40,8 +40,13 @@ def turns_of(model: Model, positions: Tensor, dtype: torch.dtype, base: float = 
         rounds = FIRST_LENGTH * speeds / (2 * math.pi)
         kept = ((rounds - SCALED_BELOW) / (SCALED_NOT_ABOVE - SCALED_BELOW)).clamp(0, 1)
         speeds = speeds * (kept + (1 - kept) / model.rope_scaling)
+    factor = 1.0
+    if model.yarn:
+        first, last = model.yarn.limits(dim, base or model.rope_base)
+        kept = 1 - ((steps / 2 - first) / max(last - first, 1e-3)).clamp(0, 1)
+        speeds, factor = speeds * (kept + (1 - kept) / model.yarn.factor), model.yarn.turn_factor
     angles = positions[:, None].float() * speeds
-    return angles.cos().to(dtype), angles.sin().to(dtype)
+    return (factor * angles.cos()).to(dtype), (factor * angles.sin()).to(dtype)
 
 
 def turned(x: Tensor, turns: Turns) -> Tensor:

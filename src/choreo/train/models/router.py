@@ -16,8 +16,8 @@ BEST_OF_A_GROUP = 2  # DeepSeek-V3 compares groups by the sum of their best two 
 def route(model: Model, logits: Tensor) -> tuple[Tensor, Tensor]:
     """Weights and numbers of each token's experts.
 
-    The weights of several experts add up to one, unless softmax is over all experts and its result is scaled instead,
-    as in DeepSeek-V2.
+    The weights of several experts add up to one, unless the model says otherwise. Softmax over those experts alone
+    gives the same as over all of them.
 
     >>> import torch
     >>> model = Model("m", 1, 8, 2, experts=4, experts_per_token=2)
@@ -26,14 +26,14 @@ def route(model: Model, logits: Tensor) -> tuple[Tensor, Tensor]:
     ([[0.5, 0.5]], [1, 3])
     """
     sigmoid, scale = model.router_score == "sigmoid", model.router_scale
-    if not sigmoid and not scale:
-        best, chosen = logits.topk(model.experts_per_token, dim=-1)
-        return best.softmax(-1), chosen
     scores = logits.sigmoid() if sigmoid else logits.softmax(-1)
     chosen = _limited(model, scores.detach()).topk(model.experts_per_token, dim=-1).indices
-    gates = scores.gather(-1, chosen)
-    if sigmoid and model.experts_per_token > 1:
-        gates = gates / gates.sum(-1, keepdim=True)
+    if not sigmoid and model.router_normalised:
+        gates = logits.gather(-1, chosen).softmax(-1)
+    else:
+        gates = scores.gather(-1, chosen)
+        if model.router_normalised and model.experts_per_token > 1:
+            gates = gates / gates.sum(-1, keepdim=True)
     return gates * scale if scale else gates, chosen
 
 

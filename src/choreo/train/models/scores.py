@@ -60,4 +60,6 @@ class Scores:
 
 def scores_of(model: Model, layer: int, mesh: Mesh) -> Scores:
     """The scores of a layer, for the heads that this tensor rank has."""
-    return Scores(mask_of(model, layer, mesh), (model.score_dim or model.query_dim) ** -0.5, model.score_cap)
+    stretched = model.yarn.score_factor if model.latent and model.yarn else 1.0
+    scale = stretched * (model.score_dim or model.query_dim) ** -0.5
+    return Scores(mask_of(model, layer, mesh), scale, model.score_cap)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from choreo.workload.huggingface.fields import Config
 from choreo.workload.model import Latent, Model
+from choreo.workload.yarn import Yarn
 
 __all__ = [
     "cohere",
@@ -83,6 +84,7 @@ def llama(
         norm_eps=config.real(*EPSILONS, default=1e-6 if norm == "rms" else 1e-5),
         rope_base=rope.real("rope_theta", default=config.real("rope_theta", default=rope_base)),
         rope_scaling=scaling.real("factor", default=0.0) if scaling.text("rope_type", "") == "llama3" else 0.0,
+        yarn=_yarn(scaling, config),
         rotary_share=rope.share(*SHARES) or config.share(*SHARES) or rotary_share,
     )
     return windowed(model, config)
@@ -92,6 +94,22 @@ def rope_fields(config: Config) -> Config:
     """The fields of rotary positions where transformers 5 has them: an object, or one for each kind of layer."""
     found = config.inside("rope_parameters")
     return found.inside("full_attention") if "full_attention" in found.data else found
+
+
+def _yarn(scaling: Config, config: Config) -> Yarn | None:
+    """YaRN's fields, if positions are stretched so."""
+    if "yarn" not in (scaling.text("rope_type", ""), scaling.text("type", "")):
+        return None
+    longest = config.number("max_position_embeddings", default=4096)
+    return Yarn(
+        factor=max(1.0, scaling.real("factor", default=1.0)),
+        first_seq=max(1, scaling.number("original_max_position_embeddings", default=longest)),
+        beta_fast=scaling.real("beta_fast", default=0.0) or 32.0,
+        beta_slow=scaling.real("beta_slow", default=0.0) or 1.0,
+        mscale=scaling.real("mscale", default=0.0),
+        mscale_all=scaling.real("mscale_all_dim", default=0.0),
+        rounded=scaling.flag("truncate", default=True),
+    )
 
 
 def windowed(model: Model, config: Config, window: int = 0, full_every: int = 0) -> Model:
@@ -199,6 +217,7 @@ def qwen_moe(config: Config, name: str, *, qk_norm: bool) -> Model:
         experts=config.number("num_experts", "num_local_experts"),
         experts_per_token=config.number("num_experts_per_tok"),
         expert_ffn=width,
+        router_normalised=config.flag("norm_topk_prob", default=False),
         shared_experts=shared // width,
         shared_gate=shared > 0,
         dense_layers=len(listed) if isinstance(listed, list) else 0,
@@ -228,6 +247,7 @@ def deepseek(config: Config, name: str, *, score: str = "softmax", rotary_share:
         dense_layers=config.number("first_k_dense_replace", default=0),
         moe_every=config.number("moe_layer_freq", default=1),
         router_score="sigmoid" if config.text("scoring_func", score) == "sigmoid" else "softmax",
+        router_normalised=config.flag("norm_topk_prob", default=score == "sigmoid"),
         router_scale=config.real("routed_scaling_factor", default=0.0),
         router_groups=groups if groups > 1 else 0,
         router_groups_per_token=config.number("topk_group", default=0) if groups > 1 else 0,

@@ -6,7 +6,8 @@ from choreo.workload.huggingface.fields import Config
 
 __all__ = ["not_built"]
 
-BUILT_POSITIONS = ("", "default", "llama3", "mrope")  # mrope is the usual one for text
+BUILT_POSITIONS = ("", "default", "llama3", "yarn", "mrope")  # mrope is the usual one for text
+OUTPUT_BIASED = ("llama", "granite")  # where attention_bias is of all four matrices of attention
 # muP's multipliers (Granite), and what leaves everything as it is.
 MULTIPLIERS = ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")
 
@@ -14,8 +15,8 @@ MULTIPLIERS = ("embedding_multiplier", "residual_multiplier", "attention_multipl
 def not_built(config: Config) -> str:
     """A list in words; "" if everything is built.
 
-    >>> not_built(Config({"rope_scaling": {"type": "yarn", "factor": 40}}, "config.json", "deepseek_v3"))
-    'yarn positions for long contexts'
+    >>> not_built(Config({"rope_scaling": {"type": "linear", "factor": 4}}, "config.json", "llama"))
+    'linear positions for long contexts'
     """
     found = []
     nested = config.inside("rope_parameters")
@@ -23,6 +24,9 @@ def not_built(config: Config) -> str:
         kind = place.text("rope_type", "") or place.text("type", "")
         if kind not in BUILT_POSITIONS:
             found.append(f"{kind} positions for long contexts")
+    biased, everywhere = (config.flag(name, default=False) for name in ("attention_bias", "mlp_bias"))
+    if config.family in OUTPUT_BIASED and biased and not everywhere:
+        found.append("biases of attention's outputs")
     if any(place.real("clip_qkv", default=0.0) for place in (config, config.inside("attn_config"))):
         found.append("clipped queries, keys and values")
     found += [f"its {name}" for name in MULTIPLIERS if config.real(name, default=1.0) != 1.0]
