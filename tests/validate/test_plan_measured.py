@@ -425,6 +425,25 @@ def test_deepspeed_is_as_old_as_its_device(tmp_path: Path) -> None:
     assert list(programs.values()) == ["megatron-2021", "fsdp", "megatron-core"]
 
 
+def test_fsdp_beside_other_parallelism_is_torchtitans(tmp_path: Path) -> None:
+    about = {"software": "our own (FSDP)", "gpu": "H100-80G-SXM", "zero_stage": "3", "sequence_parallel": ""}
+    alone, cut = (read_case(read_one(tmp_path, **about | {"tp": str(tp), "dp": str(96 // tp)})) for tp in (1, 2))
+    assert (alone.software, cut.software) == ("fsdp", "torchtitan")
+    assert cut.plans[0].sequence_parallel
+
+
+@pytest.mark.parametrize(
+    ("written", "program"),
+    [("LLaMA-Factory", "fsdp"), ("HF transformers", "fsdp"), ("verl / FSDP2", "torchtitan"), ("AXLearn", "jax"),
+     ("veScale", "torchtitan"), ("nanoGPT", "torch-compile")],
+)  # fmt: skip
+def test_programs_are_known_by_what_they_are_built_on(tmp_path: Path, written: str, program: str) -> None:
+    row = read_one(tmp_path, software=written, gpu="H100-80G-SXM", tp="1", dp="96", precision="mp")
+    found = read_case(row)
+    assert found.software == program
+    assert found.plans[0].precision == "bf16"
+
+
 OPEN_ROWS = """source,software,model,gpu,gpus,tp,pp,dp,ep,interleave,micro_batch,global_batch,seq,precision
 a,megatron-core,moonshotai/Kimi-K2-Instruct,H200,512,,,,,,,1024,4096,fp8
 a,megatron-core,Somebody-80B-A3B,GB200,64,1,1,64,64,,1,1024,4096,bf16

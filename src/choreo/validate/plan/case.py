@@ -156,7 +156,7 @@ def read_precision(row: MeasuredRow, device: Device) -> tuple[str, str]:
     for written, name in PRECISIONS.items():
         if written in text:
             return usual if name == "16" else name, option
-    if text.strip(" -_+") not in {"", "amp", "mixed", "autocast"}:
+    if text.strip(" -_+") not in {"", "amp", "mixed", "autocast", "mp", "mixed precision"}:
         raise UsageError(f"precision is {row.precision!r}; it must be fp32, tf32, fp16, bf16, fp8 or fp4, or empty")
     return usual, option
 

@@ -19,12 +19,15 @@ def row_program(row: MeasuredRow, architecture: str) -> str:
     """The name of the program.
 
     DeepSpeed and what is built on it stands for Megatron of 2021. On a device that came later it is a later one: with
-    flash attention, and as Megatron-core where it cuts tensors or layers, as FSDP where ZeRO is all.
+    flash attention, and as Megatron-core where it cuts tensors or layers, as FSDP where ZeRO is all. FSDP beside tensor
+    or pipeline parallelism is torchtitan's.
     """
-    name = program_name(row.software)
+    name, cut = program_name(row.software), (row.tp or 1) * (row.pp or 1) > 1
+    if name == "fsdp" and cut:
+        return "torchtitan"
     if name != "megatron-2021" or "2021" in row.software or architecture in OF_2021:
         return name
-    return "megatron-core" if (row.tp or 1) * (row.pp or 1) > 1 else "fsdp"
+    return "megatron-core" if cut else "fsdp"
 
 
 def row_software(row: MeasuredRow, model: Model, recipe: Recipe | None, option: str, architecture: str) -> str:
