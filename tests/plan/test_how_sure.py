@@ -30,6 +30,15 @@ def test_the_most_alike_speak_for_a_job() -> None:
     assert errors_of(job("mixtral-8x7b")).time > errors_of(job()).time
 
 
+@pytest.mark.parametrize("cluster", ["mi300x", "gaudi-3", "trn2", "tpu-v5p"])
+def test_times_on_a_device_that_nobody_measured_are_a_guess(cluster: str) -> None:
+    errors = errors_of(job(cluster=cluster, software="megatron-core"))
+    assert (errors.time, errors.compared) == (UNKNOWN.time, False)
+    assert errors.time_like == f"no published step on {get_cluster(cluster).chip().architecture}"
+    assert errors.memory < UNKNOWN.memory  # which programs take, whatever the device
+    assert errors_of(job()).compared
+
+
 def test_ranges_are_in_the_result_and_hold_what_is_predicted() -> None:
     step = evaluate("llama3-8b", Plan(dp=8, zero=1), cluster="hgx-h100", global_batch=16, seq=4096, software="nemo")
     low, high = step.step_time_range_s

@@ -1,5 +1,7 @@
 """How sure a prediction is: the errors on published steps like it, by device, precision, program and kind of model.
 
+On an architecture without published steps, times are as uncertain as where nothing is known.
+
 `errors.toml` has, for each group of published steps, the error that nine of ten stay within. It is made by
 `tools/planning_accuracy.py --write`. The most similar group with enough steps is used for a job.
 """
@@ -29,6 +31,7 @@ ALIKE = (
     ("experts",),
     (),
 )
+NO_STEP = "no published step"
 NINE_OF_TEN = 1.645  # standard deviations either side
 
 
@@ -41,6 +44,11 @@ class Errors:
     time_like: str
     memory_like: str
 
+    @property
+    def compared(self) -> bool:
+        """Whether steps like it were compared with their prediction."""
+        return not self.time_like.startswith(NO_STEP)
+
     def range_of(self, value: float, *, memory: bool = False) -> tuple[float, float]:
         """The range in which the true value probably lies.
 
@@ -52,7 +60,7 @@ class Errors:
 
 
 # Nothing like it was ever compared with a measurement.
-UNKNOWN = Errors(0.5, 0.5, "no published step", "no published step")
+UNKNOWN = Errors(0.5, 0.5, NO_STEP, NO_STEP)
 
 
 def errors_of(job: TrainingJob) -> Errors:
@@ -73,6 +81,9 @@ def errors_of(job: TrainingJob) -> Errors:
         "experts": "experts" if job.model.experts else "dense",
     }
     (time, time_like), (memory, memory_like) = (_nearest(tuple(wanted.items()), name) for name in ("time", "memory"))
+    if job.device.family != "cpu" and not _was_compared(job.device.architecture):
+        # Errors on other chips say how well programs are known, not how well this one's curves are.
+        time, time_like = UNKNOWN.time, f"{UNKNOWN.time_like} on {job.device.architecture}"
     return Errors(time, memory, time_like, memory_like)
 
 
@@ -86,6 +97,11 @@ def _nearest(like: tuple[tuple[str, str], ...], figure: str) -> tuple[float, str
                 allowed = ", ".join(wanted[name] for name in names) or "any"
                 return float(str(group[figure])), f"{group[f'{figure}_steps']} steps: {allowed}"
     return UNKNOWN.time, UNKNOWN.time_like
+
+
+def _was_compared(architecture: str) -> bool:
+    """Whether there are published steps on an architecture."""
+    return any(group.get("architecture") == architecture and "time" in group for group in _groups())
 
 
 @cache

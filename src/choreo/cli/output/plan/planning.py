@@ -85,6 +85,9 @@ def _sure(step: Step) -> str:
     """The ranges of time and memory, and what they come from."""
     times = " to ".join(format_time(seconds) for seconds in step.step_time_range_s)
     sizes = " to ".join(format_bytes(size, binary=False) for size in step.memory_range_bytes)
+    if not step.errors.compared:
+        told = f"{step.errors.time_like} tests these times, so their range is a guess"
+        return f"{times}, {sizes}: {told}; memory {step.errors.memory_like}"
     like = f"{step.errors.time_like}; memory {step.errors.memory_like}"
     return f"{times}, {sizes}: 90 % of similar published runs were this close to their prediction ({like})"
 
