@@ -276,6 +276,11 @@ def check_torchtitan(job: TrainingJob, one: Plan, options: Sequence[str]) -> Non
         parallelism.expert_parallel_degree,
     )
     assert degrees == (one.dp, one.tp, one.pp, one.cp, one.ep), degrees
+    compiled = {*config.compile.components} if config.compile.enable else set()
+    wanted = {"model", "loss"} if "+compile" in job.software.name else set()
+    assert compiled == wanted, f"{compiled or 'nothing'} is compiled, not {wanted or 'nothing'}"
+    wanted_async = "+async-tp" in job.software.name and one.tp > 1
+    assert config.compile.enable_async_tensor_parallel == wanted_async, f"async TP is not {wanted_async}"
     layers = len(config.model_spec.model.layers)
     assert layers == job.model.layers, f"{layers} layers, not {job.model.layers}"
     if one.pp > 1:

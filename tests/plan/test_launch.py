@@ -212,6 +212,10 @@ def test_torchtitan_is_told_of_async_tensor_parallelism_and_its_scales() -> None
     plan = Plan(dp=8, tp=4, zero=3, sequence_parallel=True)
     found = told("llama3-8b", plan, software="torchtitan+compile+async-tp")["torchtitan"]
     assert "--compile.enable_async_tensor_parallel" in found.options
+    assert {"--compile.enable", "--compile.components model,loss"} <= set(found.options)
+    # Some configurations compile and overlap by themselves.
+    eager = told("llama3-405b", replace(plan, precision="fp8"), software="torchtitan+rowwise")["torchtitan"].options
+    assert {"--compile.no-enable", "--compile.no-enable_async_tensor_parallel"} <= set(eager)
     assert "without the compiler" in told("llama3-8b", plan, software="torchtitan+async-tp")["torchtitan"].lacks[0]
     eight = replace(plan, precision="fp8")
     notes = [

@@ -106,10 +106,14 @@ def torchtitan_options(job: TrainingJob, plan: Plan) -> Iterator[str]:
         yield from _pipeline(job, plan)
     if plan.pp > 1 or job.model.experts:
         yield "--training.disable_cuda_graphs"
+    # Configurations differ in what they compile by default.
     if "+compile" in job.software.name:
-        yield "--compile.enable"
-    if "+async-tp" in job.software.name and plan.tp > 1:
-        yield "--compile.enable_async_tensor_parallel"
+        loss = "" if "+eager-loss" in job.software.name else ",loss"
+        yield f"--compile.enable --compile.components model{loss}"
+    else:
+        yield "--compile.no-enable"
+    asynchronous = "+async-tp" in job.software.name and plan.tp > 1
+    yield f"--compile.{'' if asynchronous else 'no-'}enable_async_tensor_parallel"
     yield f"activation-checkpoint:{plan.recompute}"
 
 
