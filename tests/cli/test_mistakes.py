@@ -100,6 +100,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["build", "all_reduce", "-a", "ring", "-p", "5000000", "-o", "x.json"], "from 1 to 4194304, not 5000000"),
     # names that no file can have
     (["plan", "a" * 300, "--cluster", "dgx-1", "--global-batch", "8"], "there is no model 'aaa"),
+    (["trace", "info", "."], ".: no files there"),
     (["trace", "info", "a" * 300], "is neither a file nor a folder, and no file name starts with it"),
     (["run", "-n", "2", "a" * 300], "there is no such script"),
     (["prove", "all_gather", "--load", "a" * 300, "-p", "4"], "there is no such file to load algorithms from"),

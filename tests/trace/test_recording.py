@@ -79,3 +79,4 @@ def test_a_program_that_fails_or_never_steps_is_reported(tmp_path: Path) -> None
         record_command([str(tmp_path / "nothing")], tmp_path / "c")
     with pytest.raises(UsageError, match="counted from 1"):
         record_command(["true"], tmp_path / "d", step=0)
+    assert list(tmp_path.iterdir()) == []  # a folder that got nothing would be taken for a trace

@@ -181,8 +181,10 @@ def _files(paths: str | Path | Iterable[str | Path]) -> tuple[list[Path], list[P
             if not same:
                 raise UsageError(f"{shown(path)} is neither a file nor a folder, and no file name starts with it")
             found += same
-    if not found or len(found) > MAX_FILES:
-        raise UsageError(f"a trace is 1 to {MAX_FILES} files, not {len(found)}")
+    if not found:
+        raise UsageError(f"{' and '.join(map(shown, inputs))}: no files there" if inputs else "say which files to read")
+    if len(found) > MAX_FILES:
+        raise UsageError(f"a trace is at most {MAX_FILES} files, not {len(found)}")
     groups = [file for file in found if file.suffix == ".json" and _is_groups(file)]
     rest = [file for file in found if file not in groups]
     for folder in {file.parent for file in rest}:

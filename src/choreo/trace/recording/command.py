@@ -28,6 +28,7 @@ def record_command(command: Sequence[str], folder: Path, step: int = 3) -> None:
         raise UsageError(f"steps are counted from 1, and --step is {step}")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{shown(folder)} is there already and not empty; give another folder, or remove it")
+    made = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     source = Path(__file__).parents[3]
     path = os.pathsep.join(filter(None, (str(INJECTED), str(source), os.environ.get("PYTHONPATH", ""))))
@@ -36,6 +37,9 @@ def record_command(command: Sequence[str], folder: Path, step: int = 3) -> None:
         ended = subprocess.run(list(command), env=variables, check=False, stdout=STDERR)
     except OSError as error:
         raise UsageError(f"{shown(command[0])} cannot be run: {error.strerror}") from None
+    finally:
+        if made and not any(folder.iterdir()):
+            folder.rmdir()
     if ended.returncode:
         raise TraceError(f"{shown(command[0])} ended with code {ended.returncode}; its trace is not complete")
     if not any(folder.glob("kineto.*.json")):
