@@ -297,6 +297,14 @@ def test_the_naive_way_through_an_object_store_is_right_and_counts_its_traffic()
     assert "3 N to reduce and 6 N in all, through rank 0; through a rank of a ring go 1.5 N each way" in ran.out
 
 
+def test_what_is_missing_is_said_before_the_first_row(monkeypatch: pytest.MonkeyPatch, forked: None) -> None:
+    monkeypatch.setattr(processes, "find_spec", lambda name: None)
+    told: list[str] = []
+    options = BenchOptions("all_reduce", 2, (8, 64), rounds=1, iterations=1, against=("gloo",))
+    measure(options, each=lambda row: told.append(str(row.case.size_bytes)), say=told.append)
+    assert told == ["Gloo is not installed here; pip install torch brings it", "8", "64"]
+
+
 def test_ray_is_said_to_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "find_spec", lambda name: None)
     with pytest.raises(BenchmarkError, match=r"Ray is not installed here; pip install 'choreo\[ray\]' brings it"):

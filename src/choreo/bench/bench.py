@@ -103,15 +103,13 @@ def measure(
             return measure(options, session=started, each=each, say=say)
     rows: list[Measurement] = []
     said = 0
-    for case in _cases(options):
-        for row in _rows(options, session, case):
-            rows.append(row)
-            if each is not None:
-                each(row)
-        for sentence in session.missing[said:]:
-            if say is not None:
-                say(sentence)
+    for row in (row for case in _cases(options) for row in _rows(options, session, case)):
+        for sentence in session.missing[said:] if say is not None else ():
+            say(sentence)
         said = len(session.missing)
+        rows.append(row)
+        if each is not None:
+            each(row)
     return Benchmark(options, tuple(rows), tuple(session.missing), session.busy_cores)
 
 
