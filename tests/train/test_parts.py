@@ -6,6 +6,8 @@ import time
 
 import pytest
 
+from choreo.train.result import TrainingRun, TrainingStep
+from choreo.workload import Plan
 from tests.helpers.suite.torch import torch
 
 
@@ -94,3 +96,13 @@ def test_what_ranks_wait_in_collectives_and_at_the_end_are_stragglers() -> None:
     assert step["parts"] == {"compute": 1.0, "stragglers": 0.25 + 0.25}
     assert sum(step["parts"].values()) == step["time_s"] == 1.5
     assert step["core_wait_s"] == 0.5
+
+
+@pytest.mark.parametrize(("times_s", "wanted"), [([9, 2, 30, 3], 3.0), ([9, 2, 30, 4, 3], 3.5), ([9], 9.0)])
+def test_the_parts_of_a_run_add_up_to_the_step_that_it_names(times_s: list[float], wanted: float) -> None:
+    steps = tuple(
+        TrainingStep(k, 1.0, 1.0, time_s, None, 0.1, {"compute": time_s / 2, "bubble": time_s / 2})
+        for k, time_s in enumerate(times_s)
+    )
+    run = TrainingRun("gpt2-124m", Plan(), 1, "cpu", "choreo", 1, 8, steps, 1e6)
+    assert (run.time_s, run.parts) == (wanted, {"compute": wanted / 2, "bubble": wanted / 2})

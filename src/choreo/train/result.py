@@ -112,10 +112,11 @@ class TrainingRun(Result):
 
     @property
     def parts(self) -> dict[str, float]:
-        """Seconds of the mean step by part, without the first if there are others."""
-        counted_steps = self.steps[1:] or self.steps
-        names = dict.fromkeys(name for step in counted_steps for name in step.parts)
-        return {name: sum(step.parts.get(name, 0.0) for step in counted_steps) / len(counted_steps) for name in names}
+        """Seconds of the median step by part, which add up to its time; between two middle steps, their mean."""
+        by_time = sorted(self.steps[1:] or self.steps, key=lambda step: step.time_s)
+        middle = by_time[(len(by_time) - 1) // 2 : len(by_time) // 2 + 1]
+        names = dict.fromkeys(name for step in middle for name in step.parts)
+        return {name: sum(step.parts.get(name, 0.0) for step in middle) / len(middle) for name in names}
 
     @property
     def core_wait(self) -> float:

@@ -69,10 +69,10 @@ def _ms(seconds: float) -> str:
 
 def print_run(run: TrainingRun) -> None:
     """Print where a step's time went, the memory, and whether one process agrees."""
-    mean = run.parts
-    total = sum(mean.values())
+    parts = run.parts
+    total = sum(parts.values())
     rows = []
-    for name, seconds in sorted(mean.items(), key=lambda part: -part[1]):
+    for name, seconds in sorted(parts.items(), key=lambda part: -part[1]):
         if seconds >= 0.0005 * total or name in run.predicted_parts:
             predicted = run.predicted_parts.get(name)
             forecast = "-" if predicted is None else format_time(predicted)

@@ -21,7 +21,7 @@ LEAST_TEXT = 14  # pixels that the number of a micro-batch needs
 
 
 def training_svg(run: TrainingRun) -> str:
-    """Bars of the mean step's parts, and the timeline of the last step, each as measured and as predicted."""
+    """Bars of the median step's parts, and the timeline of the last step, each as measured and as predicted."""
     bars: dict[str, Mapping[str, float]] = {"measured": run.parts}
     if run.predicted_parts:
         bars["predicted"] = run.predicted_parts

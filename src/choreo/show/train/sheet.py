@@ -32,11 +32,7 @@ def training_sheet(run: TrainingRun) -> Sheet:
     memory = format_bytes(run.memory_bytes, binary=False)
     if expected is not None:
         memory += f", predicted {format_bytes(expected, binary=False)}"
-    # Parts are those of the mean step, since only they add up.
-    step = format_time(run.time_s)
-    if abs(total - run.time_s) > 0.05 * run.time_s:
-        step += f" in the median, {format_time(total)} on average"
-    facts = [("step", step), ("memory", memory), ("backend", run.backend)]
+    facts = [("step", format_time(run.time_s)), ("memory", memory), ("backend", run.backend)]
     if run.disturbed:
         facts.append(("disturbed", run.disturbed))
     if run.check is not None:
@@ -46,7 +42,7 @@ def training_sheet(run: TrainingRun) -> Sheet:
         run.summary(),
         tuple(facts),
         (
-            SheetTable("where the time went, on average", ("part", "measured", "share", "predicted"), rows, (1, 2, 3)),
+            SheetTable("parts of the median step", ("part", "measured", "share", "predicted"), rows, (1, 2, 3)),
             SheetTable("steps", ("step", "loss", "tokens/s", "MFU", "time", "predicted"), steps, (0, 1, 2, 3, 4, 5)),
         ),
     )
