@@ -225,6 +225,12 @@ def test_on_a_phone_nothing_overflows_and_the_controls_leave_room(browser: Brows
     assert seen[0]["scrolling"] == 0
 
 
+def test_a_page_that_was_hidden_is_drawn_when_it_is_shown(browser: Browser) -> None:
+    hidden = "sets('style body { display: none; }'); await pause(30); sets('style :root {}'); await pause(30);"
+    (seen,) = browser.open(simulation_html(ring_run()), hidden + DRIVER.replace("ACTIONS", "[]"))
+    assert all(seen["painted"])
+
+
 def test_a_hostile_name_a_slow_link_and_nothing_to_do(browser: Browser) -> None:
     topology = replace(slow_run().topology, name=HOSTILE)
     _, seen = _open(browser, simulate(build("all_reduce", "ring", 8).named(HOSTILE), topology, MIB), [])

@@ -174,6 +174,7 @@ export class Diagram {
 
   // The past is bright and the future pale; messages in flight are dots.
   show(time_us) {
+    if (!this.still.width || !this.still.height) return;  // in a folded cell of a notebook, or a hidden frame
     const draw = this.drawn.getContext("2d"), now = this.x(time_us);
     draw.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
     draw.clearRect(0, 0, this.width, this.height);
