@@ -179,15 +179,50 @@ def evaluate_job(job: TrainingJob, plan: Plan, *, table: LayerTable | None = Non
     >>> evaluate_job(TrainingJob(*about), Plan(dp=8, zero=1, recompute="full")).fits
     True
     """
-    model, global_batch, seq, chip = job.model, job.global_batch, job.seq, job.device
     space = space_of([plan])
     table = table or tabulate(job, space)
     batch = batch_plans(job, space, table, np.array([0]), every_stage=True)
     cost = data_parallel_cost(batch, SendTimes(job, space, table))
-    often = bool(by_micro_batch(batch)[0])
+    message, run = _pipeline(batch, plan, cost, timeline)
+    once = _exposed_once(batch, table, run.busiest)
+    exposed = _exposed_comm(job, plan, batch, cost, run.busiest, once, message)
+    total, parts = _times(job, plan, batch, cost, run, sum(once.values()))
+    by_stage = stage_memory(batch)
+    memory = [{name: float(size[stage, 0]) for name, size in by_stage.items()} for stage in range(plan.pp)]
+    fullest = max(memory, key=lambda found: sum(found.values()))
+    allocated = sum(size for name, size in fullest.items() if name not in ("context", "fragmentation"))
+    tokens = job.global_batch * job.seq
     micro_batches = int(batch.micro_batches[0])
+    flops = 3 * job.model.flops_per_token(job.seq) * tokens
+    again = float(np.sum(batch.total("recomputed_flops"))) * micro_batches * plan.dp * plan.tp * plan.cp
+    peak = job.device.peak(plan.precision) * plan.gpus * total
+    return Step(
+        step_time_s=total,
+        parts=parts,
+        exposed_comm_s=exposed,
+        bubble_s=run.bubble_s,
+        kernels=_kernels(batch, run.busiest, micro_batches),
+        errors=errors_of(job),
+        memory=fullest,
+        peak_allocated_bytes=allocated,
+        peak_reserved_bytes=allocated + fullest["fragmentation"],
+        device_bytes=job.device.memory_bytes,
+        mfu=flops / peak,
+        hfu=(flops + again) / peak,
+        tokens_per_s_per_gpu=tokens / total / plan.gpus,
+        bottleneck=_bottleneck(parts, exposed),
+        gpus=plan.gpus,
+        stage_memory=tuple(memory),
+        pipeline=run,
+        warnings=_warnings(job, plan),
+    )
 
-    message, run = _pipeline(batch, plan, cost, often, timeline)
+
+def _times(  # noqa: PLR0917 -- all that it depends on
+    job: TrainingJob, plan: Plan, batch: PlanBatch, cost: DataParallelCost, run: Pipeline, communication: float
+) -> tuple[float, dict[str, float]]:
+    """Seconds of the step, and of the parts of its busiest stage; `communication` is exposed in a micro-batch there."""
+    often, micro_batches, busiest = bool(by_micro_batch(batch)[0]), int(batch.micro_batches[0]), run.busiest
     # The first stage ends last, so what it still has to send is exposed. All wait for the slowest stage.
     after = 0.0 if often else float(np.max(cost.total_s))
     optimizer = float(np.max(optimizer_s(batch)))
@@ -195,20 +230,16 @@ def evaluate_job(job: TrainingJob, plan: Plan, *, table: LayerTable | None = Non
     table_s = float(shared_table_s(batch)[0])
     lone = run.time_s + after + added + table_s + optimizer + job.software.step_s
     total = lone * (1 + job.straggling)
-
-    busiest = run.busiest
-    shown = _exposed_once(batch, table, busiest)
-    exposed = _exposed_comm(job, plan, batch, cost, busiest, shown, message)
     recompute, host, forward, backward = (
         float(batch.total(name)[busiest, 0]) for name in ("recompute_s", "host_s", "forward_s", "backward_s")
     )
-    communication = sum(shown.values())
     # A stage that shares cores is faster while others wait.
-    pace = run.busy_s[busiest] / ((forward + backward) * micro_batches) if plan.pp > 1 and chip.sharing > 1 else 1.0
+    shares = plan.pp > 1 and job.device.sharing > 1
+    pace = run.busy_s[busiest] / ((forward + backward) * micro_batches) if shares else 1.0
     recompute, host, forward, backward, communication = (
         seconds * pace for seconds in (recompute, host, forward, backward, communication)
     )
-    times = {
+    return total, {
         "compute": (forward + backward - recompute - host - communication) * micro_batches + added,
         "recompute": recompute * micro_batches,
         "communication": communication * micro_batches + table_s,
@@ -218,34 +249,6 @@ def evaluate_job(job: TrainingJob, plan: Plan, *, table: LayerTable | None = Non
         "optimizer": optimizer + job.software.step_s,
         "stragglers": total - lone,
     }
-    parts = stage_memory(batch)
-    memory = [{name: float(size[stage, 0]) for name, size in parts.items()} for stage in range(plan.pp)]
-    fullest = max(memory, key=lambda found: sum(found.values()))
-    allocated = sum(size for name, size in fullest.items() if name not in ("context", "fragmentation"))
-    tokens = global_batch * seq
-    flops = 3 * model.flops_per_token(seq) * tokens
-    again = float(np.sum(batch.total("recomputed_flops"))) * micro_batches * plan.dp * plan.tp * plan.cp
-    peak = chip.peak(plan.precision) * plan.gpus * total
-    return Step(
-        step_time_s=total,
-        parts=times,
-        exposed_comm_s=exposed,
-        bubble_s=run.bubble_s,
-        kernels=_kernels(batch, busiest, micro_batches),
-        errors=errors_of(job),
-        memory=fullest,
-        peak_allocated_bytes=allocated,
-        peak_reserved_bytes=allocated + fullest["fragmentation"],
-        device_bytes=chip.memory_bytes,
-        mfu=flops / peak,
-        hfu=(flops + again) / peak,
-        tokens_per_s_per_gpu=tokens / total / plan.gpus,
-        bottleneck=_bottleneck(times, exposed),
-        gpus=plan.gpus,
-        stage_memory=tuple(memory),
-        pipeline=run,
-        warnings=_warnings(job, plan),
-    )
 
 
 def _exposed_once(batch: PlanBatch, table: LayerTable, stage: int) -> dict[str, float]:
@@ -299,15 +302,13 @@ def _warnings(job: TrainingJob, plan: Plan) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _pipeline(
-    batch: PlanBatch, plan: Plan, cost: DataParallelCost, often: bool, timeline: bool
-) -> tuple[float, Pipeline]:
+def _pipeline(batch: PlanBatch, plan: Plan, cost: DataParallelCost, timeline: bool) -> tuple[float, Pipeline]:
     """Seconds of a message between stages, and the simulated pipeline.
 
     ZeRO-3 adds to every micro-batch, so its time is part of the passes.
     """
     software, chunks = batch.job.software, batch.chunks
-    message = float(message_s(batch)[0])
+    message, often = float(message_s(batch)[0]), bool(by_micro_batch(batch)[0])
 
     def passes(field: str, added: Floats | None = None) -> list[list[float]]:
         each = {kind: float(batch.layer(kind, field)[0]) for kind in KINDS}
