@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -13,7 +13,7 @@ from choreo.cli.options.common import NewFile, gamma_option, json_option, parsed
 from choreo.cli.options.implied import implied_by
 from choreo.cli.options.packets import PACKET_OPTIONS, packet_options, packets_of
 from choreo.cli.options.schedule import ScheduleOptions, schedule_options
-from choreo.cli.options.simulate import Asked, StoppedError, parse_beside, sizes_of
+from choreo.cli.options.simulate import Asked, parse_beside, sizes_of
 from choreo.cli.options.topology import (
     need_topology,
     place,
@@ -22,14 +22,10 @@ from choreo.cli.options.topology import (
     what_if,
     what_if_options,
 )
-from choreo.cli.output.text.files import afterwards, write_page
-from choreo.cli.output.text.table import echo_json, echo_note
-from choreo.cli.recording import Recorded, keep
+from choreo.cli.recording import Recorded
+from choreo.cli.simulations import rank_all, simulate_one, simulate_sweep
 from choreo.errors import UsageError
 from choreo.units import parse_size_range
-
-if TYPE_CHECKING:
-    from choreo.simulate import Simulation
 
 # The options that a library's model uses; the others would be ignored, and so are refused.
 KNOWN_TO_LIBRARIES = (
@@ -66,20 +62,6 @@ KNOWN_TO_WORKLOADS = (
     "trace",
     "html",
     "kernels",
-    "packets",
-    *PACKET_OPTIONS,
-)
-# What distinguishes runs; `--compare` says which of these differ.
-SETTINGS = (
-    "placement",
-    "slow_link",
-    "slow_rank",
-    "routing",
-    "gamma",
-    "store_and_forward",
-    "segments",
-    "rotate",
-    "beside",
     "packets",
     *PACKET_OPTIONS,
 )
@@ -256,11 +238,11 @@ def command(
     if (trace is not None or html is not None) and (sweep is not None or asked.many):
         raise UsageError("--trace and --html show one run; give one --size and at most one --algorithm")
     if sweep is not None:
-        _sweep(asked, sizes, as_json)
+        simulate_sweep(asked, sizes, as_json)
     elif asked.many:
-        _rank_all(asked, sizes[0], as_json)
+        rank_all(asked, sizes[0], as_json)
     else:
-        _one(asked, sizes[0], as_json, trace, html)
+        simulate_one(asked, sizes[0], as_json, trace, html)
 
 
 def _sizes(chosen: ScheduleOptions, size: int | None, sweep: tuple[int, int] | None) -> list[int]:
@@ -281,73 +263,3 @@ def _ranks(chosen: ScheduleOptions, ranks: int | None) -> int | None:
 
         return load(chosen.schedule).ranks
     return chosen.need_ranks(None) if ranks is None and chosen.axes is not None else ranks
-
-
-def _one(asked: Asked, size: int, as_json: bool, trace: Path | None, html: Path | None) -> None:
-    from choreo.cli.output.collective.simulation import print_simulation
-
-    schedule = asked.schedule(size)
-    simulation = asked.run(schedule, size)
-    keep(simulation)
-    with afterwards(lambda: _write(simulation, trace, html)):
-        if as_json:
-            options = click.get_current_context().params
-            settings = {name: options[name] for name in SETTINGS if options[name]}
-            if options["lossless"] is False:
-                settings["lossless"] = False
-            echo_json(simulation.to_dict(details=True) | {"settings": settings})
-        else:
-            print_simulation(simulation)
-
-
-def _write(simulation: Simulation, trace: Path | None, html: Path | None) -> None:
-    if html is not None:
-        from choreo.show import simulation_html
-
-        write_page(html, simulation_html(simulation))
-    if trace is not None:
-        from choreo.show import write_trace
-
-        write_trace(simulation, trace)
-        click.echo(f"wrote {trace}: open it in ui.perfetto.dev or chrome://tracing", err=True)
-
-
-def _rank_all(asked: Asked, size: int, as_json: bool) -> None:
-    from choreo.cli.output.collective.simulation import print_ranking
-
-    try:
-        simulations = asked.run_all(asked.schedules(), size)
-    except StoppedError as stopped:
-        if stopped.done and not as_json:
-            print_ranking(sorted(stopped.done, key=_time_s), low_effort=asked.low_effort)
-            echo_note(f"stopped: {len(stopped.done)} of {stopped.asked} algorithms were simulated")
-        raise
-    simulations.sort(key=_time_s)
-    keep(simulations)
-    if as_json:
-        echo_json(simulations)
-    else:
-        print_ranking(simulations, low_effort=asked.low_effort)
-
-
-def _sweep(asked: Asked, sizes: list[int], as_json: bool) -> None:
-    """A run of each algorithm at each size; of --algorithm all, only the fastest is printed."""
-    from choreo.cli.output.collective.simulation import print_sweep
-
-    schedules = asked.schedules()
-    if len(schedules) > 1:  # what cannot run here is said once
-        schedules = asked.those_that_run(schedules)
-    runs = [asked.run_all(schedules, size) for size in sizes]
-    keep([run for here in runs for run in here])
-    if "all" in asked.chosen.algorithms:
-        runs = [[min(here, key=_time_s)] for here in runs]
-    if not as_json:
-        print_sweep(runs, len(schedules) + asked.synthesizes, low_effort=asked.low_effort)
-    elif asked.many and "all" not in asked.chosen.algorithms:
-        echo_json([run.to_dict() | {"best": run is min(here, key=_time_s)} for here in runs for run in here])
-    else:
-        echo_json([here[0] for here in runs])
-
-
-def _time_s(simulation: Simulation) -> float:
-    return simulation.job_time_s(0)
