@@ -168,6 +168,7 @@ def test_results_are_compared(tmp_path: Path) -> None:
     assert found["same_links"] == 7
     text = run_choreo("simulate", "--compare", *map(str, files)).out
     assert "1 link changed, the largest change in busy time first; 7 links as before" in text
+    assert text.splitlines()[1].split() == ["slow_link", "none", "0-1=0.5"]
     assert "no link's load changed" in run_choreo("simulate", "--compare", str(files[0]), str(files[0])).out
     broken = json.loads(files[1].read_text())
     del broken["links"][1]["from"]

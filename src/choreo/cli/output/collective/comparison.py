@@ -18,13 +18,17 @@ SHOWN_LINKS = 20
 
 def print_comparison(before: Path, after: Path, *, as_json: bool) -> None:
     """Print which settings differ, which results, and which links."""
+    from choreo.show.values import value_words
     from choreo.simulate.compare import compare_results, read_result
 
     found = compare_results(read_result(before), read_result(after))
     if as_json:
         echo_json(found)
         return
-    rows = [[setting.name, shown(str(setting.before)), shown(str(setting.after)), ""] for setting in found.settings]
+    rows = [
+        [setting.name, *(shown(value_words(setting.name, value)) for value in (setting.before, setting.after)), ""]
+        for setting in found.settings
+    ]
     for figure in found.figures:
         ratio = f"{figure.after / figure.before:.3g} x" if figure.before else ""
         rows.append([figure.name, _figure(figure.name, figure.before), _figure(figure.name, figure.after), ratio])
