@@ -334,6 +334,12 @@ def test_and_some_attain_it(collective: str, algorithm: str, topology: str) -> N
         # What leaves a corner of a line still has to get to the other.
         ("line(4, 1GB/s, 1us, overhead=1us)", "broadcast", 4000, 4e-6, 3e-6 + 2e-6),
         ("fully_connected(4, 1GB/s, 2us)", "all_to_all", 4000, 1e-6, 2e-6),
+        # The root prepares one message after another: the second of its links waits for an overhead. What leaves it
+        # last serves one of three devices, 3 us after the message was begun, and all else takes 3 us more.
+        ("ring(4, 1GB/s, 1us, overhead=1us)", "broadcast", 8000, 4e-6, (3 + 2 / 3 * 3 + 1 / 2) * 1e-6),
+        ("ring(4, 1GB/s, 1us, overhead=1us)", "reduce", 8000, 4e-6, (3 + 2 / 3 * 3 + 1 / 2) * 1e-6),
+        # The farthest device also takes in one after another, or what another has passed on, for two overheads.
+        ("torus(4x4, 1GB/s, 1us, overhead=1us)", "broadcast", 64000, 16e-6, 4e-6 + 2e-6 + (0 + 2 + 4 + 5) / 4 * 1e-6),
     ],
 )
 def test_a_cut_takes_its_bandwidth_and_a_message(

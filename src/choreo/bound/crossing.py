@@ -29,6 +29,9 @@ from choreo.topology.graph import Bools, Floats, Ints
 
 __all__ = ["Crossing", "LinkSet"]
 
+# Blocks in which a message takes one path, and is not spread over several.
+ONE_WAY = ("ring", "line", "fully_connected", "switch")
+
 
 def _nobody() -> Ints:
     return np.zeros(0, np.int64)
@@ -55,7 +58,8 @@ class LinkSet:
 class Crossing:
     """For each link, over its messages: the least send overhead, latency before it, latency from it, receive overhead.
 
-    `ways` are the times between all nodes; None in a large network.
+    `ways` are the times between all nodes; None in a large network. `overhead_s` is the least of any message, and
+    `one_way` says that each message leaves its sender over one link and arrives over one, and that no switch adds.
     """
 
     topology: Topology
@@ -64,6 +68,8 @@ class Crossing:
     after_s: Floats
     receive_s: Floats
     ways: Ways | None
+    overhead_s: float
+    one_way: bool
 
     @staticmethod
     def of_topology(topology: Topology) -> Crossing:
@@ -76,7 +82,10 @@ class Crossing:
         after = _nearest(links.dst[alive], links.src[alive], links.latency_s[alive], ends)[links.dst]
         overhead_s = links.overhead_s * min(1.0, float(topology.slowdown.min()))
         send_s, receive_s = (np.where(adds[end], 0.0, overhead_s) for end in (links.src, links.dst))
-        return Crossing(topology, send_s, before, links.latency_s + after, receive_s, Ways.of_topology(topology))
+        one_way = bool(alive.all()) and not adds.any() and all(block.kind in ONE_WAY for block in topology.blocks)
+        least_s = float(overhead_s.min(initial=np.inf)) if len(overhead_s) else 0.0
+        ways = Ways.of_topology(topology)
+        return Crossing(topology, send_s, before, links.latency_s + after, receive_s, ways, least_s, one_way)
 
     def least_s(self, links: Ints) -> float:
         """The least time of the messages over some links, besides their bytes."""
@@ -109,10 +118,30 @@ class Crossing:
             return least_s
         links, at = self.topology.links, link_set.links
         capacity, src, dst = links.bandwidth_bytes_per_s[at], links.src[at], links.dst[at]
-        befores = [self._before(at, some) for some in self._some(src, capacity, link_set.sources, after=False)]
-        afters = [self._after(at, some) for some in self._some(dst, capacity, link_set.targets, after=True)]
-        times = (least_time(bandwidth_s, capacity, *both) for both in product(befores, afters))
+        sources = self._some(src, capacity, link_set.sources, after=False)
+        targets = self._some(dst, capacity, link_set.targets, after=True)
+        befores = [(self._before(at, some), self._turns(src, links.src, some)) for some in sources]
+        afters = [(self._after(at, some), self._turns(dst, links.dst, some)) for some in targets]
+        times = (
+            least_time(bandwidth_s, capacity, before, after, (early + late) * self.overhead_s)
+            for (before, early), (after, late) in product(befores, afters)
+        )
         return max(least_s, *times)
+
+    def _turns(self, ends: Ints, all_ends: Ints, others: Ints | None) -> Floats:
+        """How many messages come before those over the first of a cut's links, over the second, and so on.
+
+        `ends` are the near ends of its links, or the far ones, `all_ends` those of all links, and `others` what all
+        that crosses must come from, or reach. One device sends one message after another, also if the cut is elsewhere;
+        then the third may instead be passed on by another device, which takes as long as two messages.
+        """
+        turns = np.arange(len(ends))
+        if not self.one_way or not len(ends):
+            return np.zeros(len(ends))
+        if ends[0] < self.topology.num_devices and (ends == ends[0]).all() and (all_ends == ends[0]).sum() == len(ends):
+            return turns.astype(np.float64)
+        alone = others is not None and len(others) == 1
+        return np.minimum(turns, 2.0) if alone else np.zeros(len(ends))
 
     def _one_link_a_message(self, links: Ints) -> bool:
         """Whether every message takes one link, all of these alike: then each costs the devices at its link's ends."""

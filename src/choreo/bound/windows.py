@@ -105,14 +105,29 @@ class Ways:
         return [far[:1], *([far] if len(far) > 1 else []), *([others] if len(others) > len(far) else [])]
 
 
-def least_time(seconds: float, capacity: Floats, before: Stages, after: Stages) -> float:
-    """The least time in which links carry what takes them `seconds` at full capacity."""
+def least_time(seconds: float, capacity: Floats, before: Stages, after: Stages, turns_s: Floats) -> float:
+    """The least time in which links carry what takes them `seconds` at full capacity.
+
+    `turns_s` is by how much the windows of the links are shorter, the first of them by the first, in whichever order.
+    """
     sides = [((times_s.first_s, times_s.weight), (times_s.second_s, 1 - times_s.weight)) for times_s in (before, after)]
     gaps = [(start + end, capacity * (early * late)) for start, early in sides[0] for end, late in sides[1]]
     gap, weight = (np.concatenate(column) for column in zip(*gaps, strict=True))
     usable = (weight > 0) & np.isfinite(gap)
     gap, weight = gap[usable], weight[usable]
+    if not len(gap):
+        return seconds
     order = np.argsort(gap, kind="stable")
-    # A subset of the stages carries no more than all of them, so each prefix gives a time that is right or too long.
-    times = (seconds * capacity.sum() + np.cumsum((weight * gap)[order])) / np.cumsum(weight[order])
-    return float(times.min(initial=np.inf)) if len(times) else seconds
+    # No part of the capacity carries more than all of it, so each, by its gap, gives a time that is right or too long.
+    # The least is where the gap or the turn changes. No link has more than the greatest capacity.
+    most = capacity.max()
+    by_gap, by_turn = np.cumsum(weight[order]), most * np.arange(1, len(turns_s) + 1)
+    part = np.union1d(by_gap, by_turn[by_turn < by_gap[-1]])
+    lost = _up_to(part, by_gap, np.cumsum((weight * gap)[order])) + _up_to(part, by_turn, np.cumsum(most * turns_s))
+    return float(((seconds * capacity.sum() + lost) / part).min())
+
+
+def _up_to(part: Floats, capacity: Floats, lost: Floats) -> Floats:
+    """What is lost of parts of the capacity, from what is lost up to some."""
+    found: Floats = np.interp(part, np.concatenate(([0.0], capacity)), np.concatenate(([0.0], lost)))
+    return found
