@@ -15,6 +15,7 @@ from choreo.synthesize.problem import read_problem
 from choreo.synthesize.trees import packing
 from choreo.synthesize.trees.arborescence import cheapest_arborescence
 from choreo.synthesize.trees.packing import pack, pack_both_ways
+from tests.synthesize.networks import two_levels
 
 SLOW = choreo.get_topology("torus(3x3, 50GB/s, 1us)").with_slow_link(0, 1, 0.5).with_slow_link(1, 0, 0.5)
 DEAD = choreo.get_topology("torus(3x3, 50GB/s, 1us)").with_slow_link(0, 1, 0).with_slow_link(1, 0, 0)
@@ -24,6 +25,7 @@ NETWORKS = {
     "a slow link": SLOW,
     "a dead link": DEAD,
     "two servers": choreo.get_topology("switch(4, 300GB/s, 300ns) x switch(2, 25GB/s, 1us)"),
+    "two levels": two_levels(),
 }
 BARS = {"all_gather": 0.95, "reduce_scatter": 0.95, "all_reduce": 0.85, "broadcast": 0.85, "reduce": 0.85}
 

@@ -60,7 +60,7 @@ def test_members_of_a_group_have_shares() -> None:
 
 
 def test_the_command_prints_what_it_found() -> None:
-    asked = ("synthesize", "all_gather", "-t", SWITCH, "--size", "1MiB", "--slow-rank", "3=2x", "--shares", "auto")
+    asked = ("synthesize", "all_gather", "-t", SWITCH, "--size", "64MiB", "--slow-rank", "3=2x", "--shares", "auto")
     assert "in % of all data: 16.7, 16.7, 16.7, 50.0" in fine(*asked).out
     shares = record(fine(*asked, "--json"))["shares"]
     assert isinstance(shares, list) and len(shares) == 4

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -11,12 +13,17 @@ from choreo.synthesize.generators.packed import packed
 from choreo.synthesize.network import hops_of
 from choreo.synthesize.problem import read_problem
 from choreo.synthesize.timeline import CORE, Tasks, in_time
+from tests.synthesize.networks import two_levels
 
-NETWORKS = [
-    "dgx-1:2",
-    "mesh(3x3, 50GB/s, 1us)",
-    "switch(4, 300GB/s, 300ns, reduces, overhead=100ns) x switch(2, 25GB/s, 1us)",
-]
+NETWORKS = {
+    text: choreo.get_topology(text)
+    for text in (
+        "dgx-1:2",
+        "mesh(3x3, 50GB/s, 1us)",
+        "switch(4, 300GB/s, 300ns, reduces, overhead=100ns) x switch(2, 25GB/s, 1us)",
+        "fat_tree(4x2, 50GB/s, 1us, overhead=100ns)",
+    )
+} | {"two levels": two_levels()}
 
 
 def random_tasks(seed: int, hops: int, *, adds: bool) -> Tasks:
@@ -38,15 +45,43 @@ def random_tasks(seed: int, hops: int, *, adds: bool) -> Tasks:
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("seed", range(8))
 def test_the_compiled_loop_finds_what_its_twin_finds(network: str, seed: int) -> None:
-    hops = hops_of(choreo.get_topology(network), through_switches=seed % 2 == 0)
+    hops = hops_of(NETWORKS[network], through_switches=seed % 2 == 0)
     tasks = random_tasks(seed, len(hops), adds=seed % 4 < 2)
-    for busiest_first in (False, True):
-        for together in (False, True):
-            found, twin = (
-                in_time(tasks, hops, busiest_first=busiest_first, together=together, compiled=compiled)
-                for compiled in (True, False)
+    for busiest, together in product((False, True), repeat=2):
+        found, twin = (
+            in_time(
+                tasks,
+                hops,
+                busiest_first=busiest,
+                together=together,
+                compiled=compiled,
             )
-            assert found[1] == twin[1] and np.array_equal(found[0], twin[0])
+            for compiled in (True, False)
+        )
+        assert found[1] == twin[1] and np.array_equal(found[0], twin[0])
+
+
+def test_messages_share_a_link_that_has_room_and_take_turns_at_ports() -> None:
+    hops = hops_of(two_levels())
+    hop = {(int(src), int(dst)): number for number, (src, dst) in enumerate(zip(hops.src, hops.dst, strict=True))}
+
+    def starts_us(*pairs: tuple[int, int]) -> list[float]:
+        """When messages of 100 us at 50 GB/s start, in this order."""
+        count = len(pairs)
+        chosen = np.array([hop[pair] for pair in pairs])
+        alike = np.zeros(count, np.bool_), np.zeros((0, 2), np.int64), np.zeros(count)
+        tasks = Tasks(chosen, np.arange(count), np.full(count, 5e6), *alike)
+        found, _ = in_time(tasks, hops, planned_s=np.arange(float(count)))
+        return [start * 1e6 for start in found.tolist()]
+
+    # Devices 2 and 3 have 50 GB/s, 0 and 4 have 25, 1 and 5 have 100. Leaves have 100 GB/s to the spine.
+    assert starts_us((2, 3), (0, 1)) == [0, 0]  # 50 and 25 GB/s over one link between the switches
+    assert starts_us((2, 1), (0, 5), (4, 3)) == [0, 0, 0]
+    assert starts_us((1, 0), (1, 4)) == [0, 0]  # they leave together
+    assert starts_us((1, 2), (1, 3), (1, 0)) == pytest.approx([0, 0, 100])  # the third when both are out
+    assert starts_us((1, 2), (1, 0), (1, 3)) == pytest.approx([0, 0, 200])  # also if only one of them leaves no room
+    assert starts_us((0, 1), (2, 1)) == [0, 0]
+    assert starts_us((0, 1), (2, 5), (2, 1)) == pytest.approx([0, 0, 200])
 
 
 @pytest.mark.skipif(import_compiled(CORE) is None, reason="nothing is compiled")

@@ -1,7 +1,7 @@
 """List scheduling by events, in Python: the twin of `core/list_scheduling.c`, and the fallback without a compiler.
 
 A task is ready when the tasks before it are written. Its sender prepares one task at a time: of those that are ready,
-the one with the earliest planned start. A task starts when the links of its hop are free and arrives one latency after
+the one with the earliest planned start. A task starts when the links of its hop have room and arrives one latency after
 its last byte left. Its receiver takes in one at a time, in order of arrival; but what is added at one place is taken in
 in the order of starts, as the simulator does. Ties go to the task with the earlier
 planned start, then to the lower number. Tasks that wait for the same hop may be combined into one message.
@@ -20,6 +20,8 @@ __all__ = ["start_times"]
 
 # Events of a task, in the order in which simultaneous ones are handled.
 SENT, OUT, ARRIVED, WRITTEN = range(4)
+# Parts of a link add up to a little more or less than the whole.
+ROUNDING = 1e-9
 
 
 def start_times(  # noqa: PLR0917 - the compiled loop takes columns as they are, and so does its twin
@@ -38,6 +40,8 @@ def start_times(  # noqa: PLR0917 - the compiled loop takes columns as they are,
     costs_s: Floats,
     busiest_first: bool,
     most_s: float,
+    taken: Floats | None = None,
+    is_port: Ints | None = None,
 ) -> tuple[Floats, float]:
     """When each task starts, and when the last is written.
 
@@ -46,12 +50,19 @@ def start_times(  # noqa: PLR0917 - the compiled loop takes columns as they are,
     after[after_offsets[t] : after_offsets[t + 1]]; hop h takes such a range of links. The rest is by hop: latency;
     sender and receiver (`payers`, two rows); and four rows of costs: until a message is sent, until the next may be,
     and the same for receiving. A message of several tasks occupies its links no longer than `most_s`.
+
+    `taken` is the part of each of `links` that a message takes. Messages share a link as long as they fit; but what
+    enters a port (`is_port`, by link) starts together or one after another. Without these, a message takes all of a
+    link.
     """
     by_task = hop, takes_s, latest_s, missing, place
     loop = _Loop(by_task, num_links, len(link_offsets) - 1, int(payers.max(initial=-1)) + 1)
     loop.after = [after[a:b].tolist() for a, b in pairwise(after_offsets.tolist())]
     loop.links = [links[a:b].tolist() for a, b in pairwise(link_offsets.tolist())]
     loop.latency, loop.payers, loop.costs = latency_s.tolist(), payers.tolist(), costs_s.tolist()
+    shares = np.ones(len(links)) if taken is None else taken
+    loop.taken = [shares[a:b].tolist() for a, b in pairwise(link_offsets.tolist())]
+    loop.is_port = [1] * num_links if is_port is None else is_port.tolist()
     return loop.run(busiest_first=busiest_first, most_s=most_s)
 
 
@@ -71,12 +82,14 @@ class _Loop:
     latency: list[float]
     payers: list[list[int]]
     costs: list[list[float]]
+    taken: list[list[float]]
+    is_port: list[int]
 
     def __init__(self, by_task: tuple[Floats | Ints, ...], num_links: int, num_hops: int, num_payers: int) -> None:
         self.hop: list[int]
         self.hop, self.takes, self.latest, self.missing, self.place = (column.tolist() for column in by_task)
         self.start = [0.0] * len(self.hop)
-        self.free = [True] * num_links
+        self.flows, self.room, self.opened = [0] * num_links, [1.0] * num_links, [0.0] * num_links
         self.waiting: list[list[tuple[float, int]]] = [[] for _ in range(num_hops)]
         self.members = [[_Payer() for _ in range(num_payers)] for _ in range(2)]
         self.touched_members: set[tuple[int, int]] = set()
@@ -96,14 +109,14 @@ class _Loop:
         self.last_at: dict[int, int] = {}  # the last task that adds at a place
         self.next_at: dict[int, int] = {}  # the one that adds after a task
         self.is_written = [False] * len(self.hop)
-        self.hops_at: list[list[int]] = [[] for _ in self.free]
-        self.left_s = [0.0] * len(self.free)
+        self.hops_at: list[list[int]] = [[] for _ in self.flows]
+        self.left_s = [0.0] * len(self.flows)
         for number, links in enumerate(self.links):
             for link in links:
                 self.hops_at[link].append(number)
         for hop, takes_s in zip(self.hop, self.takes, strict=True):
-            for link in self.links[hop]:
-                self.left_s[link] += takes_s
+            for link, taken in zip(self.links[hop], self.taken[hop], strict=True):
+                self.left_s[link] += takes_s * taken
         for task, count in enumerate(self.missing):
             if not count:
                 self._ready(task)
@@ -182,16 +195,15 @@ class _Loop:
                 busiest = -max(self.left_s[link] for link in self.links[hop]) if busiest_first else 0.0
                 urgent.append((busiest, *self.waiting[hop][0], hop))
         for *_, task, hop in sorted(urgent):
-            links = self.links[hop]
-            if not all(self.free[link] for link in links):
+            links = list(zip(self.links[hop], self.taken[hop], strict=True))
+            if not all(self._has_room(*link) for link in links):
                 continue
             waiting = self.waiting[hop]
             heapq.heappop(waiting)
             while self.costs[1][hop] <= 0 and waiting and self._joins(waiting[0][1], task):
                 heapq.heappop(waiting)
             for link in links:
-                self.free[link] = False
-                self.left_s[link] -= self.takes[task]
+                self._enter(*link, self.takes[task])
             for part in self.message[task]:
                 self.start[part] = self.now
             self._add_in_turn(task)
@@ -200,9 +212,25 @@ class _Loop:
             heapq.heappush(self.events, (out + self.latency[hop], ARRIVED, task))
         self.touched.clear()
 
+    def _has_room(self, link: int, taken: float) -> bool:
+        """Whether one more may start on a link."""
+        if not self.flows[link]:
+            return True
+        late = bool(self.is_port[link]) and self.opened[link] != self.now
+        return not late and taken <= self.room[link] + ROUNDING
+
+    def _enter(self, link: int, taken: float, takes_s: float) -> None:
+        if not self.flows[link]:
+            self.opened[link], self.room[link] = self.now, 1.0
+        self.flows[link] += 1
+        self.room[link] -= taken
+        self.left_s[link] -= takes_s * taken
+
     def _out(self, task: int) -> None:
-        for link in self.links[self.hop[task]]:
-            self.free[link] = True
+        hop = self.hop[task]
+        for link, taken in zip(self.links[hop], self.taken[hop], strict=True):
+            self.flows[link] -= 1
+            self.room[link] += taken
             self.touched.update(self.hops_at[link])
 
     def _add_in_turn(self, first: int) -> None:

@@ -8,6 +8,7 @@ relays, and on request the switches that add and multicast.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from scipy.sparse import csr_matrix
@@ -22,7 +23,7 @@ __all__ = ["Hops", "along_switches", "hops_between", "hops_of"]
 FULL = 0.99
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Hops:
     """Hops as columns: their ends, latency, and bandwidth when alone.
 
@@ -51,12 +52,39 @@ class Hops:
     def __len__(self) -> int:
         return len(self.src)
 
-    @property
+    @cached_property
     def leave_room(self) -> bool:
         """Whether some message leaves room on a link, as behind a switch with ports of different speed."""
+        return bool((self.taken < FULL).any())
+
+    @cached_property
+    def taken(self) -> Floats:
+        """The part of a link that a message takes while it crosses it, for each entry of `load` by hops."""
+        load = self.load.tocsc()
+        hop = np.repeat(np.arange(len(self)), np.diff(load.indptr))
+        found: Floats = load.data * self.bandwidth_bytes_per_s[hop] / self.capacity[load.indices]
+        return found
+
+    @cached_property
+    def is_port(self) -> Bools:
+        """The links by which only one member's messages leave, or only one member's arrive: there they take turns."""
         load = self.load.tocoo()
-        taken = load.data * self.bandwidth_bytes_per_s[load.col] / self.capacity[load.row]
-        return bool((taken < FULL).any())
+        found = np.zeros(len(self.capacity), np.bool_)
+        for end in (self.src, self.dst):
+            first, last = np.full(len(found), self.members), np.full(len(found), -1)
+            np.minimum.at(first, load.row, end[load.col])
+            np.maximum.at(last, load.row, end[load.col])
+            found |= first == last
+        return found
+
+    def with_busy_ports(self) -> Hops:
+        """The same hops, for a linear program: a message loads its ports for as long as it is under way.
+
+        A wide port is not free for another message while one goes through it that a narrow link slows down.
+        """
+        load = self.load.tocsc(copy=True)
+        load.data = np.where(self.is_port[load.indices], load.data / self.taken, load.data)
+        return replace(self, load=load.tocsr())
 
     def keeping(self, kept: Bools) -> Hops:
         """Some of the hops."""

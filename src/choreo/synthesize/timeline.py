@@ -54,7 +54,8 @@ def in_time(
 ) -> tuple[Floats, float]:
     """When each task starts, and when the last has arrived.
 
-    With `planned_s` tasks go in the order of these starts, not of what they are due and the path before them.
+    Messages share a link that has room for them, but take turns at ports. With `planned_s` tasks go in the order of
+    these starts, not of what they are due and the path before them.
 
     With `busiest_first` a hop goes first if one of its links has the most left to carry, as behind switches, where a
     message needs a port of its sender and one of its receiver. With `together` tasks that wait for the same hop are one
@@ -66,6 +67,7 @@ def in_time(
     before = tasks.before[np.argsort(tasks.before[:, 0], kind="stable")]
     alone_s = takes_s + (hops.latency_s + costs_s[0] + costs_s[2])[tasks.hop]
     by_hop = hops.load.tocsc()
+    room = (hops.taken, hops.is_port.astype(np.int64)) if hops.leave_room else ()
     columns = (
         tasks.hop,
         takes_s,
@@ -82,6 +84,7 @@ def in_time(
         costs_s,
         busiest_first,
         float(takes_s.max(initial=0.0)) * (1 + 1e-9) if together else 0.0,
+        *room,
     )
     return planner(compiled)(*columns)
 

@@ -9,6 +9,9 @@
 
 enum { SENT, OUT, ARRIVED, WRITTEN };
 
+/* Parts of a link add up to a little more or less than the whole. */
+static const double ROUNDING = 1e-9;
+
 /* Something that waits: first by `first`, then by `second`, then by `third` and by its task. */
 typedef struct { double first, second; int64_t third, task; } Entry;
 typedef struct { Entry *entries; int64_t count; } Heap;
@@ -63,16 +66,21 @@ typedef struct {
     int64_t tasks, hops, links, members, places;
     const int64_t *hop, *place, *after_offsets, *after, *link_offsets, *hop_links, *payers;
     const double *latest, *latency, *costs;
+    /* The part of each link in hop_links that a message takes, all of it if NULL; and which links are ports. */
+    const double *taken;
+    const int64_t *is_port;
     double most; /* how long a message of several tasks may take its links */
     int busiest_first;
     int64_t *next_part, *last_part, *first_part; /* the tasks of a message are a list, by the first of them */
     /* The last task that adds at a place, the one that adds after each, and what a message waits for to be taken in. */
     int64_t *last_at, *next_at, *held;
     int64_t *missing, *at_offsets, *hops_at;
+    int64_t *flows;        /* on each link, */
+    double *room, *opened; /* the part of it that they leave, and when the first of them began */
     double *takes, *start, *left, *free_at, now, end;
-    char *is_free, *busy, *joined, *is_written;
+    char *busy, *joined, *is_written;
     Heap events, *waiting, *unsent, *queues; /* queues: of the senders, then of the receivers */
-    Entry *room, *urgent;
+    Entry *entries, *urgent;
     Set touched, touched_queues;
 } Loop;
 
@@ -151,6 +159,24 @@ static void add_in_turn(Loop *loop, int64_t first) {
     }
 }
 
+/* The part of the i-th link of all hops that a message takes. */
+static double taken(const Loop *loop, int64_t i) { return loop->taken ? loop->taken[i] : 1.0; }
+
+/* Whether the i-th link of all hops has room for one more. What enters a port begins at the same time. */
+static int has_room(const Loop *loop, int64_t i) {
+    int64_t link = loop->hop_links[i];
+    if (!loop->flows[link]) return 1;
+    if (!loop->taken || (loop->is_port[link] && loop->opened[link] != loop->now)) return 0;
+    return taken(loop, i) <= loop->room[link] + ROUNDING;
+}
+
+static void enter(Loop *loop, int64_t i, double takes) {
+    int64_t link = loop->hop_links[i];
+    if (!loop->flows[link]++) loop->opened[link] = loop->now, loop->room[link] = 1.0;
+    loop->room[link] -= taken(loop, i);
+    loop->left[link] -= takes * taken(loop, i);
+}
+
 static void happens(Loop *loop, int kind, int64_t task) {
     int64_t hop = loop->hop[task];
     switch (kind) {
@@ -161,7 +187,8 @@ static void happens(Loop *loop, int kind, int64_t task) {
     case OUT:
         for (int64_t i = loop->link_offsets[hop]; i < loop->link_offsets[hop + 1]; i++) {
             int64_t link = loop->hop_links[i];
-            loop->is_free[link] = 1;
+            loop->flows[link]--;
+            loop->room[link] += taken(loop, i);
             for (int64_t j = loop->at_offsets[link]; j < loop->at_offsets[link + 1]; j++)
                 if (loop->waiting[loop->hops_at[j]].count) add(&loop->touched, loop->hops_at[j]);
         }
@@ -211,15 +238,12 @@ static void begin_flows(Loop *loop) {
         int64_t hop = loop->urgent[i].task, task = loop->urgent[i].third;
         int64_t first = loop->link_offsets[hop], last = loop->link_offsets[hop + 1];
         int all_free = 1;
-        for (int64_t j = first; j < last; j++) all_free &= loop->is_free[loop->hop_links[j]];
+        for (int64_t j = first; j < last; j++) all_free &= has_room(loop, j);
         if (!all_free) continue;
         Heap *waiting = &loop->waiting[hop];
         pop(waiting);
         while (cost(loop, 1, task) <= 0 && waiting->count && joins(loop, waiting->entries[0].task, task)) pop(waiting);
-        for (int64_t j = first; j < last; j++) {
-            loop->is_free[loop->hop_links[j]] = 0;
-            loop->left[loop->hop_links[j]] -= loop->takes[task];
-        }
+        for (int64_t j = first; j < last; j++) enter(loop, j, loop->takes[task]);
         for (int64_t part = task; part >= 0; part = loop->next_part[part]) loop->start[part] = loop->now;
         add_in_turn(loop, task);
         double out = loop->now + loop->takes[task];
@@ -272,20 +296,22 @@ static int prepare(Loop *loop) {
     loop->first_part = ROOM(tasks, int64_t), loop->next_at = ROOM(tasks, int64_t), loop->held = ROOM(tasks, int64_t);
     loop->last_at = ROOM(loop->places, int64_t), loop->is_written = ROOM(tasks, char);
     loop->start = ROOM(tasks, double), loop->left = ROOM(links, double), loop->free_at = ROOM(2 * members, double);
-    loop->is_free = ROOM(links, char), loop->busy = ROOM(2 * members, char);
+    loop->flows = ROOM(links, int64_t), loop->room = ROOM(links, double), loop->opened = ROOM(links, double);
+    loop->busy = ROOM(2 * members, char);
     loop->joined = ROOM(tasks, char), loop->unsent = ROOM(hops, Heap);
     loop->waiting = ROOM(hops, Heap), loop->queues = ROOM(2 * members, Heap);
     /* A task waits on its hop, at its sender (twice), at its receiver, and for two events at most. */
-    loop->room = ROOM(6 * tasks, Entry), loop->urgent = ROOM(hops, Entry);
+    loop->entries = ROOM(6 * tasks, Entry), loop->urgent = ROOM(hops, Entry);
     loop->touched.numbers = ROOM(hops, int64_t), loop->touched.has = ROOM(hops, char);
     loop->touched_queues.numbers = ROOM(2 * members, int64_t), loop->touched_queues.has = ROOM(2 * members, char);
     int failed = !counts || !loop->next_part || !loop->last_part || !loop->first_part || !loop->next_at || !loop->held ||
         !loop->last_at || !loop->is_written || !fill || !loop->at_offsets || !loop->hops_at || !loop->start || !loop->left ||
-        !loop->free_at || !loop->is_free || !loop->busy || !loop->waiting || !loop->queues || !loop->room ||
+        !loop->free_at || !loop->flows || !loop->room || !loop->opened || !loop->busy || !loop->waiting || !loop->queues ||
+        !loop->entries ||
         !loop->urgent || !loop->joined || !loop->unsent || !loop->touched.numbers || !loop->touched.has || !loop->touched_queues.numbers ||
         !loop->touched_queues.has;
     if (!failed) {
-        Entry *room = loop->room;
+        Entry *room = loop->entries;
         loop->events.entries = room, room += 2 * tasks;
         for (int64_t hop = 0; hop < hops; hop++) loop->waiting[hop].entries = room + counts[hop];
         room += tasks;
@@ -299,7 +325,6 @@ static int prepare(Loop *loop) {
                 queue->entries = room, room += queue->count, queue->count = 0;
             }
         }
-        memset(loop->is_free, 1, (size_t)links);
         for (int64_t hop = 0; hop < hops; hop++)
             for (int64_t i = loop->link_offsets[hop]; i < loop->link_offsets[hop + 1]; i++) {
                 int64_t link = loop->hop_links[i];
@@ -310,7 +335,7 @@ static int prepare(Loop *loop) {
         for (int64_t place = 0; place < loop->places; place++) loop->last_at[place] = -1;
         for (int64_t task = 0; task < tasks; task++)
             for (int64_t i = loop->link_offsets[loop->hop[task]]; i < loop->link_offsets[loop->hop[task] + 1]; i++)
-                loop->left[loop->hop_links[i]] += loop->takes[task];
+                loop->left[loop->hop_links[i]] += loop->takes[task] * taken(loop, i);
     }
     free(counts);
     free(fill);
@@ -320,7 +345,7 @@ static int prepare(Loop *loop) {
 static void release(Loop *loop) {
     void *owned[] = {loop->missing, loop->takes, loop->next_part, loop->last_part, loop->first_part, loop->next_at, loop->held,
         loop->last_at, loop->is_written, loop->at_offsets, loop->hops_at, loop->start, loop->left, loop->free_at,
-        loop->is_free, loop->busy, loop->joined, loop->unsent, loop->waiting, loop->queues, loop->room, loop->urgent, loop->touched.numbers,
+        loop->flows, loop->room, loop->opened, loop->busy, loop->joined, loop->unsent, loop->waiting, loop->queues, loop->entries, loop->urgent, loop->touched.numbers,
         loop->touched.has, loop->touched_queues.numbers, loop->touched_queues.has};
     for (size_t i = 0; i < sizeof(owned) / sizeof(*owned); i++) free(owned[i]);
 }
@@ -341,24 +366,25 @@ static int are_offsets(const int64_t *offsets, int64_t count, int64_t last) {
 }
 
 static PyObject *start_times(PyObject *Py_UNUSED(module), PyObject *args) {
-    enum { HOP, TAKES, LATEST, MISSING, PLACE, AFTER_OFFSETS, AFTER, LINK_OFFSETS, LINKS, LATENCY, PAYERS, COSTS, COLUMNS };
+    enum { HOP, TAKES, LATEST, MISSING, PLACE, AFTER_OFFSETS, AFTER, LINK_OFFSETS, LINKS, LATENCY, PAYERS, COSTS, TAKEN, PORTS, COLUMNS };
     Py_buffer b[COLUMNS] = {{0}};
     Py_ssize_t links;
     Loop loop = {0};
     PyObject *found = NULL;
-    if (!PyArg_ParseTuple(args, "y*y*y*y*y*y*y*y*y*ny*y*y*pd", &b[HOP], &b[TAKES], &b[LATEST], &b[MISSING], &b[PLACE],
+    if (!PyArg_ParseTuple(args, "y*y*y*y*y*y*y*y*y*ny*y*y*pd|y*y*", &b[HOP], &b[TAKES], &b[LATEST], &b[MISSING], &b[PLACE],
                           &b[AFTER_OFFSETS], &b[AFTER], &b[LINK_OFFSETS], &b[LINKS], &links, &b[LATENCY], &b[PAYERS],
-                          &b[COSTS], &loop.busiest_first, &loop.most)) return NULL;
+                          &b[COSTS], &loop.busiest_first, &loop.most, &b[TAKEN], &b[PORTS])) return NULL;
     loop.tasks = b[HOP].len / 8, loop.hops = b[LATENCY].len / 8, loop.links = links;
     loop.hop = b[HOP].buf, loop.place = b[PLACE].buf, loop.latest = b[LATEST].buf, loop.latency = b[LATENCY].buf;
     loop.after_offsets = b[AFTER_OFFSETS].buf, loop.after = b[AFTER].buf;
     loop.link_offsets = b[LINK_OFFSETS].buf, loop.hop_links = b[LINKS].buf;
-    loop.payers = b[PAYERS].buf, loop.costs = b[COSTS].buf;
+    loop.payers = b[PAYERS].buf, loop.costs = b[COSTS].buf, loop.taken = b[TAKEN].buf, loop.is_port = b[PORTS].buf;
     int64_t edges = b[AFTER].len / 8, crossed = b[LINKS].len / 8;
     int fits = b[TAKES].len == b[HOP].len && b[LATEST].len == b[HOP].len && b[MISSING].len == b[HOP].len &&
         b[PLACE].len == b[HOP].len &&
         b[AFTER_OFFSETS].len == b[HOP].len + 8 && b[LINK_OFFSETS].len == b[LATENCY].len + 8 &&
-        b[PAYERS].len == 2 * b[LATENCY].len && b[COSTS].len == 4 * b[LATENCY].len && links >= 0;
+        b[PAYERS].len == 2 * b[LATENCY].len && b[COSTS].len == 4 * b[LATENCY].len && links >= 0 &&
+        (!loop.taken || (b[TAKEN].len == b[LINKS].len && b[PORTS].len == 8 * links));
     fits = fits && within(loop.hop, loop.tasks, 0, loop.hops) && within(loop.place, loop.tasks, -1, INT32_MAX) &&
         within(loop.after, edges, 0, loop.tasks) &&
         within(loop.hop_links, crossed, 0, links) && within(loop.payers, 2 * loop.hops, 0, INT32_MAX) &&

@@ -21,6 +21,7 @@ from choreo.synthesize.relays import connects, group_hops, relays_of, settled
 from choreo.synthesize.timeline import Tasks, in_time, steps_of
 from choreo.synthesize.trees.division import Division, disjoint_division, packed_division, part_bytes
 from choreo.synthesize.trees.packing import Tree
+from choreo.topology.graph import Floats
 
 __all__ = ["packed"]
 
@@ -62,6 +63,20 @@ class _Way:
     in_turn: bool = True
     exchange: bool = False
 
+    @property
+    def kind(self) -> tuple[bool, bool]:
+        """Ways of one kind have the same tasks."""
+        return self.in_turn, self.exchange
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Timed:
+    """When each task starts in a way of scheduling, and when the last has arrived."""
+
+    way: _Way
+    start_s: Floats
+    end_s: float
+
 
 def packed(problem: Problem) -> Iterator[Candidate]:
     """Trees by column generation, cut into more and more chunks while that helps."""
@@ -88,8 +103,9 @@ def packed(problem: Problem) -> Iterator[Candidate]:
                 yield from _on(problem, network, disjoint)
                 return
     for network in networks:
-        for candidate in _on(problem, network, packed_division(problem, network)):
-            yield replace(candidate, schedule=settled(candidate.schedule, problem, relays))
+        for loads in (network.with_busy_ports(), network) if network.leave_room else (network,):
+            for candidate in _on(problem, network, packed_division(problem, loads)):
+                yield replace(candidate, schedule=settled(candidate.schedule, problem, relays))
 
 
 def _on(problem: Problem, hops: Hops, division: Division) -> Iterator[Candidate]:
@@ -117,21 +133,20 @@ def _on(problem: Problem, hops: Hops, division: Division) -> Iterator[Candidate]
         known = trees, count
         tasks = {
             kind: _tasks(pieces, hops, weight_bytes, last_s if kind[0] else 0.0, exchange=kind[1])
-            for kind in {(way.in_turn, way.exchange) for way in ways}
+            for kind in {way.kind for way in ways}
         }
-        timed = []
-        for way in ways:
-            those = tasks[way.in_turn, way.exchange]
-            timed.append((*in_time(those, hops, busiest_first=way.busiest_first, together=way.together), those))
-        end = min(found[1] for found in timed)
-        distinct = {
-            (way.together, way.in_turn, way.exchange, found[1]): way for way, found in zip(ways, timed, strict=True)
-        }
-        if len(those) > MANY_TASKS:
+        many = max(map(len, tasks.values())) > MANY_TASKS
+        timed = [
+            _Timed(way, *in_time(tasks[way.kind], hops, busiest_first=way.busiest_first, together=way.together))
+            for way in ways
+        ]
+        end = min(one.end_s for one in timed)
+        distinct = {(one.way.together, one.way.kind, one.end_s): one.way for one in timed}
+        if many:
             ways = [way for (*_, ends), way in distinct.items() if ends <= NEAR * end]
         fine = chunks * len(totals) > 2 * len(trees)  # otherwise there are as many pieces as trees anyway
         idle = idle + 1 if fine and end > best * (1 - HARDLY) else 0
-        if end > NEAR * best or (idle > 1 and len(those) > MANY_TASKS):
+        if end > NEAR * best or (idle > 1 and many):
             break
         if end > best:
             continue
@@ -139,16 +154,14 @@ def _on(problem: Problem, hops: Hops, division: Division) -> Iterator[Candidate]
         weights = np.zeros(count, np.int64)
         for piece in pieces:
             weights[piece.chunk] = piece.weight
-        for kind in tasks.values():  # those that exchange are not always as fast as planned
-            start, _, those = min((found for found in timed if found[2] is kind), key=lambda found: found[1])
-            # Ranks prepare messages in order of steps, which is that of the starts: plan again in that order.
-            plans = [start]
-            for _ in range(AGAIN):
-                plans.append(in_time(those, hops, planned_s=plans[-1])[0])
-            for planned in plans:
+        kinds: dict[tuple[bool, bool], _Timed] = {}
+        for one in sorted(timed, key=_end):  # those that exchange are not always as fast as planned
+            kinds.setdefault(one.way.kind, one)
+        for kind, one in kinds.items():
+            for planned in _again(tasks[kind], hops, one.start_s):
                 schedule = Schedule(
                     "all_gather" if undone else problem.collective,
-                    steps_of(those, hops, planned, count),
+                    steps_of(tasks[kind], hops, planned, count),
                     problem.root,
                     "packed",
                     weights,
@@ -157,10 +170,20 @@ def _on(problem: Problem, hops: Hops, division: Division) -> Iterator[Candidate]
                     relays=hops.relays,
                 )
                 yield Candidate("packed", backwards(schedule) if undone else schedule)
-                if planned is start and hops.leave_room:
-                    # A receiver need not wait for a slow message before it takes in others.
-                    schedule = replace(schedule, receive_in_order=False)
-                    yield Candidate("packed", backwards(schedule) if undone else schedule)
+
+
+def _end(timed: _Timed) -> float:
+    return timed.end_s
+
+
+def _again(tasks: Tasks, hops: Hops, start_s: Floats) -> Iterator[Floats]:
+    """A plan, and others in the order of its starts: ranks prepare messages in order of steps, which is that order."""
+    yield start_s
+    for _ in range(AGAIN):
+        before, (start_s, _) = start_s, in_time(tasks, hops, planned_s=start_s)
+        if np.array_equal(start_s, before):
+            break
+        yield start_s
 
 
 def _looks(hops: Hops) -> float:

@@ -76,10 +76,37 @@ def routed(problem: Problem) -> Iterator[Candidate]:
         nothing = Schedule.from_list(problem.collective, problem.ranks, [], num_chunks=len(totals), root=problem.root)
         yield Candidate("routed", replace(nothing, weights=totals))
         return
-    flow = _flows(hops, sources, demand)
-    paths = [path for row, source in enumerate(sources) for path in _paths(hops, source, row, demand[row], flow[row])]
-    mean_bytes = problem.size_bytes / problem.ranks
-    last_s = float((hops.load @ flow.sum(axis=0) / hops.capacity).max()) * mean_bytes
+    traffic = _Traffic(problem, sources, totals, demand)
+    for loads in (hops.with_busy_ports(), hops) if hops.leave_room else (hops,):
+        flow = _flows(loads, sources, demand)
+        last_s = float((loads.load @ flow.sum(axis=0) / loads.capacity).max()) * traffic.mean_bytes
+        for schedule in _along(traffic, hops, flow, last_s, symmetry):
+            yield Candidate("routed", settled(schedule, problem, relays))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Traffic:
+    """For each source (a row) how much of a block every rank gets. `totals` are the blocks' weights."""
+
+    problem: Problem
+    sources: Sequence[int]
+    totals: Ints
+    demand: Floats
+
+    @property
+    def mean_bytes(self) -> float:
+        """The mean size of a block."""
+        return self.problem.size_bytes / self.problem.ranks
+
+
+def _along(traffic: _Traffic, hops: Hops, flow: Floats, last_s: float, symmetry: Symmetry | None) -> Iterator[Schedule]:
+    """Schedules along a flow, cut into more and more chunks while that helps."""
+    problem, totals, mean_bytes = traffic.problem, traffic.totals, traffic.mean_bytes
+    paths = [
+        path
+        for row, source in enumerate(traffic.sources)
+        for path in _paths(hops, source, row, traffic.demand[row], flow[row])
+    ]
     copies = problem.ranks if symmetry is not None else 1
     togethers = (False, True) if hops.send_busy_s.any() else (False,)
     best = np.inf
@@ -99,10 +126,9 @@ def routed(problem: Problem) -> Iterator[Candidate]:
             steps, sizes = steps_of(tasks, hops, start, len(weights)), weights
         else:
             steps, sizes = _translated(symmetry, hops, tasks, start, weights)
-        collective = "all_to_all" if everywhere else "scatter"
+        collective = "all_to_all" if problem.collective == "all_to_all" else "scatter"
         schedule = Schedule(collective, steps, problem.root, "routed", sizes, receive_in_order=True, relays=hops.relays)
-        schedule = settled(backwards(schedule) if problem.collective == "gather" else schedule, problem, relays)
-        yield Candidate("routed", schedule)
+        yield backwards(schedule) if problem.collective == "gather" else schedule
 
 
 def _end(timed: tuple[Floats, float]) -> float:
