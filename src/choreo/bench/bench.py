@@ -104,8 +104,9 @@ def measure(
     rows: list[Measurement] = []
     said = 0
     for row in (row for case in _cases(options) for row in _rows(options, session, case)):
-        for sentence in session.missing[said:] if say is not None else ():
-            say(sentence)
+        if say is not None:
+            for sentence in session.missing[said:]:
+                say(sentence)
         said = len(session.missing)
         rows.append(row)
         if each is not None:
