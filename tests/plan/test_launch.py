@@ -76,6 +76,8 @@ def test_positions_that_megatron_has_no_options_for_are_reported() -> None:
     kimi, moonlight = (told(name, Plan(dp=8, zero=1))["Megatron-LM"] for name in ("kimi-k2", "moonlight-16b-a3b"))
     assert "beta_fast 1" in " ".join(kimi.notes)
     assert "beta_fast" not in " ".join(moonlight.notes)
+    assert "normalises their input once more" in " ".join(moonlight.notes)
+    assert "normalises" not in " ".join(kimi.notes)
     assert not any("scaling-factor" in option and "rotary" in option for option in moonlight.options)
     # A router whose weights add up to one takes the softmax of the chosen experts alone.
     assert "--moe-router-pre-softmax" not in megatron("mixtral-8x7b", Plan(dp=8, zero=1))

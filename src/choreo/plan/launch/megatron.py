@@ -28,8 +28,10 @@ def megatron_notes(job: TrainingJob, plan: Plan) -> Iterator[str]:
     """Notes that go with the options."""
     mock = f"--mock-data --tokenizer-type NullTokenizer --vocab-size {job.model.vocab - 1}"
     yield f"add data, tokenizer and learning rate; to try it without: {mock} --train-iters 10 --lr 1e-4"
-    yarn = job.model.yarn
-    if yarn and job.model.latent and (yarn.beta_fast, yarn.beta_slow, yarn.first_seq) != LATENT_YARN:
+    latent, yarn = job.model.latent, job.model.yarn
+    if latent and not latent.q_rank:
+        yield "without a rank of the queries Megatron-LM normalises their input once more, which the model does not"
+    if yarn and latent and (yarn.beta_fast, yarn.beta_slow, yarn.first_seq) != LATENT_YARN:
         yield (
             f"the model's YaRN has beta_fast {yarn.beta_fast:g}, beta_slow {yarn.beta_slow:g} and {yarn.first_seq} "
             "positions at first; for latent attention Megatron-LM has no options for them, and takes 32, 1 and 4096"
