@@ -35,12 +35,12 @@ OTHERS = {
 }
 # Machines and instances of the clouds, with what is in them.
 MACHINES = {
-    r"\bDGX-?2\b|\bP3DN\.24XLARGE": "V100-32G-SXM3",
-    r"\bDGX-?1\b|\bP3\.\d+XLARGE": "V100-16G-SXM2",
-    r"\bP4D\.24XLARGE|\bA2[ -](?:HIGH|MEGA)GPU": "A100-40G-SXM",
-    r"\bP4DE\.24XLARGE|\bA2[ -]ULTRAGPU": "A100-80G-SXM",
-    r"\bP5\.48XLARGE|\bA3[ -](?:HIGH|MEGA|EDGE)GPU": "H100-80G-SXM",
-    r"\bP5EN?\.48XLARGE|\bA3[ -]ULTRAGPU": "H200-141G-SXM",
+    r"\bDGX-?2H?\b|\bP3DN\b": "V100-32G-SXM3",
+    r"\bDGX-?1V?\b|\bP3\.\d+XLARGE": "V100-16G-SXM2",
+    r"\bP4D\b|\bA2[ -](?:HIGH|MEGA)GPU": "A100-40G-SXM",
+    r"\bP4DE\b|\bA2[ -]ULTRAGPU": "A100-80G-SXM",
+    r"\bP5\b|\bA3[ -](?:HIGH|MEGA|EDGE)GPU": "H100-80G-SXM",
+    r"\bP5EN?\b|\bA3[ -]ULTRAGPU": "H200-141G-SXM",
     r"\bP6-B200|\bA4[ -]HIGHGPU": "B200-192G-SXM",
     r"\bP6E-GB200|\bA4X[ -]HIGHGPU|^NVL72\b": "GB200-192G",
     r"\bG5\.\d*XLARGE": "A10G-24G",
@@ -97,9 +97,10 @@ def get_device(text: str | Device) -> Device:
     if wanted in devices:
         return devices[wanted]
     wanted = BESIDE.sub("", wanted)
-    if machine := next((name for words, name in MACHINES.items() if re.search(words, wanted)), None):
-        return devices[machine.upper()]
     chip = _chip(wanted)
+    machine = next((devices[name.upper()] for words, name in MACHINES.items() if re.search(words, wanted)), None)
+    if machine is not None and chip in (None, machine.chip):
+        return machine
     if chip is None:
         named = next((name for generation, name in GENERATIONS.items() if generation in wanted), None)
         if named is None:
