@@ -425,6 +425,16 @@ def test_deepspeed_is_as_old_as_its_device(tmp_path: Path) -> None:
     assert list(programs.values()) == ["megatron-2021", "fsdp", "megatron-core"]
 
 
+def test_open_recomputation_may_have_been_of_modules(tmp_path: Path) -> None:
+    about = {"model": "deepseek-v3", "gpu": "H800", "gpus": "512", "tp": "1", "pp": "16", "dp": "32", "ep": "32"}
+    empty = dict.fromkeys(("params_B", "layers", "hidden", "heads", "kv_heads", "ffn", "gated", "vocab"), "")
+    rest = {"recompute": "", "global_batch": "4096", "seq": "4096", "micro_batch": "1", "interleave": "1"}
+    for software, tried in (("hai-llm", True), ("megatron-2021", False)):
+        plans = read_case(read_one(tmp_path, **about, **empty, **rest, software=software)).plans
+        assert {"none", "full"} <= {one.recompute for one in plans}
+        assert any("mla_up_proj" in one.recompute_modules for one in plans) == tried
+
+
 def test_fsdp_beside_other_parallelism_is_torchtitans(tmp_path: Path) -> None:
     about = {"software": "our own (FSDP)", "gpu": "H100-80G-SXM", "zero_stage": "3", "sequence_parallel": ""}
     alone, cut = (read_case(read_one(tmp_path, **about | {"tp": str(tp), "dp": str(96 // tp)})) for tp in (1, 2))

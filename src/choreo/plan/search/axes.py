@@ -17,7 +17,7 @@ from choreo.workload import Model
 from choreo.workload.legal import divisors
 from choreo.workload.plan import MODULES, RECOMPUTE, SCHEDULES
 
-__all__ = ["CUT", "Fixed", "list_cuts", "list_options", "list_runs", "modules_code", "modules_of"]
+__all__ = ["CUT", "Fixed", "list_cuts", "list_options", "list_runs", "module_sets", "modules_code", "modules_of"]
 
 Ints = npt.NDArray[np.int64]
 Fixed = Mapping[str, int | bool | str]
@@ -140,8 +140,18 @@ def _ways_to_recompute(model: Model, ability: Ability, fixed: Fixed) -> list[tup
     ways = [(way, 0) for way in wanted]
     if recompute not in (None, "selective") or not ability.modules:
         return ways
+    return ways + [(SELECTIVE, modules_code(names)) for names in module_sets(model)]
+
+
+def module_sets(model: Model) -> list[str]:
+    """The sets of a model's modules that are worth computing again: the cheap ones, and the large ones.
+
+    >>> from choreo.workload import get_model
+    >>> module_sets(get_model("mixtral-8x7b")), module_sets(get_model("llama3-8b"))
+    (['layernorm,moe_act', 'layernorm,moe'], ['mlp'])
+    """
     dense = model.moe_layers < model.layers
     there = {"mla_up_proj": model.latent is not None, "layernorm": model.latent is not None or model.experts > 0}
     there |= {"moe_act": model.experts > 0, "mlp": dense, "moe": model.experts > 0}
     sets = [",".join(name for name in names if there[name]) for names in (CHEAP_MODULES, LARGE_MODULES)]
-    return ways + [(SELECTIVE, modules_code(names)) for names in dict.fromkeys(sets) if names]
+    return [names for names in dict.fromkeys(sets) if names]

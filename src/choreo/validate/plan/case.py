@@ -16,7 +16,7 @@ from choreo.errors import ChoreoError, UsageError
 from choreo.hardware import Device, get_device
 from choreo.hardware.names import CHIP
 from choreo.plan.network import get_cluster
-from choreo.plan.search.axes import MOST_INTERLEAVE
+from choreo.plan.search.axes import MOST_INTERLEAVE, module_sets
 from choreo.plan.software.ability import ability_of
 from choreo.plan.software.defaults import Defaults, program_defaults, program_name
 from choreo.validate.plan.measured import MeasuredRow
@@ -90,6 +90,7 @@ class Result(Protocol):
 
 
 R = TypeVar("R", bound=Result)
+RECOMPUTED = ("recompute", "recompute_modules", "recompute_layers")
 
 
 def best(plans: Sequence[Plan], evaluate: Callable[[Plan], R]) -> tuple[Plan, R]:
@@ -119,7 +120,8 @@ def _dominated(plan: Plan, found: Iterable[tuple[bool, float, Plan, object]]) ->
     return any(
         not too_big
         and other.recompute in less
-        and replace(other, recompute=plan.recompute, recompute_layers=plan.recompute_layers) == plan
+        and not other.recompute_modules  # a few whole layers may cost less
+        and replace(other, **{name: getattr(plan, name) for name in RECOMPUTED}) == plan
         for too_big, _, other, _ in found
     )
 
@@ -201,7 +203,7 @@ def _plans(
         for micro_batch in _micro_batches(row, dp, pp, tuned=tuned):
             count = max(1, (row.global_batch or dp * micro_batch) // (dp * micro_batch))
             for interleave in _interleaves(row, model, pp, count, tuned=tuned and default.interleaves):
-                for recompute, modules in _recomputes(row, default, recipe, tuned=tuned):
+                for recompute, modules in _recomputes(row, model, default, recipe, tuned=tuned):
                     etp = expert_tensors(row, model, (tp, cp, dp, ep))
                     zero = default.zero if row.zero is None else row.zero
                     plan = Plan(
@@ -282,15 +284,17 @@ def _interleaves(row: MeasuredRow, model: Model, pp: int, micro_batches: int, *,
 
 
 def _recomputes(
-    row: MeasuredRow, default: Defaults, recipe: Recipe | None, *, tuned: bool
+    row: MeasuredRow, model: Model, default: Defaults, recipe: Recipe | None, *, tuned: bool
 ) -> Iterable[tuple[str, str]]:
     """Ways to recompute, each with the modules that are named."""
     if row.recompute is not None:
         return ((row.recompute, row.recompute_modules),)
     if recipe is not None:
         return (("selective" if recipe.modules else "none", recipe.modules),)
-    ways = ("none", "selective", "full") if tuned and default.recompute == "none" else (default.recompute,)
-    return tuple((way, "") for way in ways)
+    if not tuned or default.recompute != "none":
+        return ((default.recompute, ""),)
+    sets = module_sets(model) if ability_of(program_name(row.software)).modules else []
+    return (*((way, "") for way in ("none", "selective")), *(("selective", names) for names in sets), ("full", ""))
 
 
 def _batch(row: MeasuredRow, plan: Plan, chosen: dict[str, object]) -> tuple[int, float]:
