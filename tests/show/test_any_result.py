@@ -122,6 +122,16 @@ def test_pictures_of_what_has_one() -> None:
             to_text(thing)
 
 
+def test_what_a_model_or_plan_lacks_and_the_code_of_an_algorithm_are_left_out() -> None:
+    model = to_text(choreo.get_model("llama3-8b"), width=80)
+    assert "kv heads" in model and "rope base" in model
+    assert not any(word in model for word in ("experts", "attention sinks", "latent"))
+    assert "experts per token" in to_text(choreo.get_model("mixtral-8x7b"), width=80)
+    plan = to_text(choreo.Plan(dp=4, zero=1), width=80)
+    assert "zero" in plan and "shard size" not in plan
+    assert "function" not in to_text(choreo.list_algorithms("barrier"), width=200)
+
+
 def test_a_hostile_name_stays_words() -> None:
     hostile = "<script>throw 1</script>\x1b[31m"
     proof = choreo.prove(choreo.build("broadcast", "mst", 2).named(hostile))

@@ -6,7 +6,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -29,7 +29,7 @@ class Algorithm:
 
     collective: str
     name: str
-    builder: Callable[..., Schedule]
+    builder: Callable[..., Schedule] = field(repr=False)
     cost: Cost | None
     requires: Requirement | None
     source: str

@@ -74,7 +74,10 @@ def result_sheet(thing: object) -> Sheet:
         return Sheet("", tables=(_table("", [_fields(item) for item in thing]),))
     facts, tables = [], []
     fields = _fields(thing)
+    off = _off(thing)
     for words, (name, value) in zip(labels(fields), fields.items(), strict=True):
+        if name in off:
+            continue
         records = _records(value)
         if records:
             tables.append(_table(words, records))
@@ -92,6 +95,14 @@ def _fields(thing: object) -> dict[str, object]:
     if not dataclasses.is_dataclass(thing):
         return {"value": thing}
     return {field.name: getattr(thing, field.name) for field in dataclasses.fields(thing) if field.repr}
+
+
+def _off(thing: object) -> set[str]:
+    """The fields of a record that say what it has not: of a model, the parts that others have."""
+    if isinstance(thing, Mapping) or not dataclasses.is_dataclass(thing):
+        return set()
+    empty = {field.name for field in dataclasses.fields(thing) if field.default in (None, False, 0, "")}
+    return {name for name in empty if not getattr(thing, name)}
 
 
 def _records(value: object) -> list[dict[str, object]]:
