@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from choreo.errors import PlanError
 from choreo.hardware import Device
-from choreo.plan.graph_models.step import evaluate_graph
+from choreo.plan.graph_models.step import GraphStep, evaluate_graph
 from choreo.plan.network import Cluster
 from choreo.plan.pipeline import Pipeline, PipelinePass
 from choreo.plan.search.space import Fixed
@@ -15,6 +15,7 @@ from choreo.workload import ConvNet, Plan, Recommender
 __all__ = ["graph_step"]
 
 STATE_BYTES = {"parameters": 4, "gradients": 4, "optimizer": 4}
+BUFFER_BYTES = 2 * 25e6  # two buckets of gradients
 
 
 def graph_step(
@@ -29,16 +30,7 @@ def graph_step(
     fixed: Fixed,
 ) -> tuple[Plan, Step]:
     """The plan of a model and its step; tokens are samples."""
-    for name, value in (("gpus", gpus), ("global_batch", global_batch)):
-        if isinstance(value, bool) or value < 1:
-            raise PlanError(f"{name} must be a whole number of at least 1, not {value!r}")
-    for name in ("tp", "pp", "cp", "ep"):
-        if fixed.get(name, 1) != 1:
-            raise PlanError(
-                f"{net.name} is cut over dp alone, not {name} {fixed[name]}; {name} 1 and dp {gpus} would do"
-            )
-    if fixed.get("dp", gpus) != gpus:
-        raise PlanError(f"dp {fixed['dp']} is not the {gpus} GPUs that share out the batch; dp {gpus} would do")
+    _check(net, gpus, global_batch, fixed)
     overlap = bool(fixed.get("overlap", True))
     found = evaluate_graph(
         net,
@@ -50,12 +42,7 @@ def graph_step(
         precision=precision,
         overlap=overlap,
     )
-    memory = {name: found.replicated * width for name, width in STATE_BYTES.items()}
-    memory["parameters"] += found.tables * 4
-    memory["activations"] = found.saved_bytes
-    memory["buffers"] = 2 * 25e6 if gpus > 1 else 0.0
-    memory["fragmentation"] = software.fragmentation * found.saved_bytes
-    memory["context"] = software.context_bytes
+    memory = _memory(found, gpus, software)
     allocated = sum(size for name, size in memory.items() if name not in ("context", "fragmentation"))
     plan = Plan(dp=gpus, micro_batch=global_batch // gpus, overlap=overlap, precision=precision)
     forward = found.forward_s
@@ -84,3 +71,27 @@ def graph_step(
         pipeline=Pipeline(forward + found.backward_s, (forward + found.backward_s,), tasks),
         warnings=(software.warning,) if software.warning else (),
     )
+
+
+def _check(net: ConvNet | Recommender, gpus: int, global_batch: int, fixed: Fixed) -> None:
+    for name, value in (("gpus", gpus), ("global_batch", global_batch)):
+        if isinstance(value, bool) or value < 1:
+            raise PlanError(f"{name} must be a whole number of at least 1, not {value!r}")
+    for name in ("tp", "pp", "cp", "ep"):
+        if fixed.get(name, 1) != 1:
+            raise PlanError(
+                f"{net.name} is cut over dp alone, not {name} {fixed[name]}; {name} 1 and dp {gpus} would do"
+            )
+    if fixed.get("dp", gpus) != gpus:
+        raise PlanError(f"dp {fixed['dp']} is not the {gpus} GPUs that share out the batch; dp {gpus} would do")
+
+
+def _memory(found: GraphStep, gpus: int, software: Software) -> dict[str, float]:
+    """Bytes on a device, by part."""
+    memory = {name: found.replicated * width for name, width in STATE_BYTES.items()}
+    memory["parameters"] += found.tables * STATE_BYTES["parameters"]
+    memory["activations"] = found.saved_bytes
+    memory["buffers"] = BUFFER_BYTES if gpus > 1 else 0.0
+    memory["fragmentation"] = software.fragmentation * found.saved_bytes
+    memory["context"] = software.context_bytes
+    return memory

@@ -53,7 +53,7 @@ class GraphStep:
 
     @property
     def samples_per_s(self) -> float:
-        """Samples a second, of all devices."""
+        """Samples per second, on all devices together."""
         return self.global_batch / self.step_time_s
 
 
@@ -91,21 +91,21 @@ def evaluate_graph(
         shown["all_reduce"] = exposed
     flops = net.flops_per_image if isinstance(net, ConvNet) else net.flops_per_sample
     return GraphStep(
-        global_batch,
-        total,
-        {
+        global_batch=global_batch,
+        step_time_s=total,
+        parts={
             "compute": compute,
             "communication": sum(shown.values()),
             "contention": added,
             "optimizer": optimizer + software.step_s,
         },
-        shown,
-        whole,
-        own,
-        plain.saved_bytes(),
-        sum(ahead.values()) + sum(waited.values()),
-        sum(back.values()) + sum(waited_back.values()),
-        3 * flops * global_batch / (total * gpus * device.peak(precision)),
+        exposed_comm_s=shown,
+        replicated=whole,
+        tables=own,
+        saved_bytes=plain.saved_bytes(),
+        forward_s=sum(ahead.values()) + sum(waited.values()),
+        backward_s=sum(back.values()) + sum(waited_back.values()),
+        mfu=3 * flops * global_batch / (total * gpus * device.peak(precision)),
     )
 
 

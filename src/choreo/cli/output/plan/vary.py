@@ -42,30 +42,13 @@ def print_varied(options: dict[str, object], as_json: bool) -> None:
     for warning in dict.fromkeys(warning for _, run in runs for warning in run.best.step.warnings):
         echo_note(f"note: {warning}")
     click.echo()
-    unit = "tokens/s" if first.job is not None else "samples/s"
+    _print_rows(name, tried, runs)
+
+
+def _print_rows(name: str, tried: list[tuple[str, Planning | PlanError]], runs: list[tuple[str, Planning]]) -> None:
+    """A row for each value that was `tried`; `runs` are those that have a plan."""
+    unit = "tokens/s" if runs[0][1].job is not None else "samples/s"
     piped = any(run.best.plan.pp > 1 for _, run in runs)
-    rows = []
-    for value, run in tried:
-        if isinstance(run, PlanError):
-            rows.append([value, *[""] * (8 if piped else 6), f"cannot be run: {run}"])
-            continue
-        step = run.best.step
-        room = format_bytes(step.device_bytes, binary=False)
-        exposed = sum(seconds for kind, seconds in step.exposed_comm_s.items() if kind != "pp send")
-        bubble = [f"{100 * step.bubble_s / step.step_time_s:.1f} %", f"{step.bubble_s / _ideal_s(run):.3f}"]
-        rows.append(
-            [
-                value,
-                format_time(step.step_time_s),
-                f"{step.tokens_per_s_per_gpu * run.gpus:,.0f}",
-                f"{step.tokens_per_s_per_gpu:,.0f}",
-                f"{100 * step.mfu / (float(value) if name == 'compute' else 1):.1f} %",
-                format_bytes(step.memory_bytes, binary=False),
-                f"{100 * exposed / step.step_time_s:.1f} %",
-                *(bubble if piped else []),
-                str(run.best.plan) + ("" if step.fits else f"; does not fit in {room}"),
-            ]
-        )
     columns = [
         Column(name),
         Column("step"),
@@ -77,7 +60,32 @@ def print_varied(options: dict[str, object], as_json: bool) -> None:
         *([Column("bubble", 1), Column("bubble/ideal", 2)] if piped else []),
         Column("plan", wrap=True),
     ]
+    none = [""] * (len(columns) - 2)
+    rows = [
+        [value, *none, f"cannot be run: {run}"]
+        if isinstance(run, PlanError)
+        else [value, *_cells(run, float(value) if name == "compute" else 1, piped=piped)]
+        for value, run in tried
+    ]
     echo_table(columns, rows)
+
+
+def _cells(run: Planning, faster: float, *, piped: bool) -> list[str]:
+    """The best plan of a run in figures, on devices that were made so many times as fast."""
+    step = run.best.step
+    room = format_bytes(step.device_bytes, binary=False)
+    exposed = sum(seconds for kind, seconds in step.exposed_comm_s.items() if kind != "pp send")
+    bubble = [f"{100 * step.bubble_s / step.step_time_s:.1f} %", f"{step.bubble_s / _ideal_s(run):.3f}"]
+    return [
+        format_time(step.step_time_s),
+        f"{step.tokens_per_s_per_gpu * run.gpus:,.0f}",
+        f"{step.tokens_per_s_per_gpu:,.0f}",
+        f"{100 * step.mfu / faster:.1f} %",
+        format_bytes(step.memory_bytes, binary=False),
+        f"{100 * exposed / step.step_time_s:.1f} %",
+        *(bubble if piped else []),
+        str(run.best.plan) + ("" if step.fits else f"; does not fit in {room}"),
+    ]
 
 
 def _ideal_s(run: Planning) -> float:
