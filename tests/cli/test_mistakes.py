@@ -35,7 +35,19 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["list", "-g"], "no such option '-g'; see choreo list --help"),
     (["trace", "info", "--step", "2"], "'--step'; choreo trace record takes it; see choreo trace info --help"),
     (["prove", "--rank", "4"], "--rank"),
-    (["prove", "all_reduce", "ring"], "unexpected extra argument (ring)"),
+    (
+        ["prove", "all_reduce", "ring", "4"],
+        "(ring 4); write --algorithm ring --ranks 4; see choreo prove",
+    ),
+    (["bound", "all_reduce", "ring(4)", "1M"], "(ring(4) 1M); write --topology 'ring(4)' --size 1M; see choreo bound"),
+    (["simulate", "all_reduce", "my.toml"], "extra argument (my.toml); write --topology my.toml; see choreo simulate"),
+    (["prove", "all_reduce", "4", "5"], "got unexpected extra arguments (4 5); see choreo prove --help"),
+    (["prove", "all_reduce", "nonsense"], "got unexpected extra argument (nonsense); see choreo prove --help"),
+    (["prove", "my.py", "-p", "4"], "my.py is not a collective; for a file write --load my.py"),
+    (
+        ["prove", "all_reduce", "-a", "a b.py", "-p", "4"],
+        "a b.py is not an algorithm; for a file write --load 'a b.py'",
+    ),
     (["列表"], "there is no command '列表'"),
     # names
     (["list", "allreduce"], "there is no collective or list 'allreduce'; did you mean 'all_reduce'"),

@@ -1,4 +1,4 @@
-"""What all commands have in common: options shown in groups, and an error for an option given twice."""
+"""What all commands have in common: options in groups, and errors for an option given twice or left out."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse, and refuse an option that takes one value and was given two: one of them would be ignored."""
         try:
-            order = self.make_parser(ctx).parse_args(args=list(args))[2]
+            _, extra, order = self.make_parser(ctx).parse_args(args=list(args))
         except click.UsageError as error:
             error.ctx = error.ctx or ctx  # so that the message names this command's --help
             raise
@@ -38,7 +38,15 @@ class Command(click.Command):
             if times > 1 and isinstance(parameter, click.Option) and not parameter.multiple and not parameter.is_flag:
                 count = "twice" if times == 2 else f"{times} times"
                 raise UsageError(f"{_long_name(parameter)} is given {count}, but takes one value; give it once")
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            from choreo.cli.unnamed import with_options
+
+            meant = with_options(extra, self) if error.message.startswith("Got unexpected extra") else ""
+            if not meant:
+                raise
+            raise click.UsageError(f"{error.message.rstrip('.')}; write {meant}", ctx) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options group by group: first those without a group, last those that every command has."""

@@ -25,6 +25,8 @@ __all__ = ["SYNTHESIZED", "ScheduleOptions", "left_out", "made_for", "schedule_o
 
 # The name of a schedule that is made for a network.
 SYNTHESIZED = "synthesized"
+# The option for a file of each kind that is given in place of a name.
+FILES = {".json": "--schedule", ".npz": "--schedule", ".xml": "--schedule", ".py": "--load"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +169,13 @@ class ScheduleOptions:
             if "," in name:
                 each = " ".join(f"--algorithm {part.strip()}" for part in name.split(","))
                 raise UsageError(f"{name!r} is not an algorithm; give each by itself: {each}")
-        if self.collective is not None and Path(self.collective).suffix in (".json", ".npz", ".xml"):
-            name = shown(self.collective)
-            raise UsageError(f"{name} is not a collective; for a file write --schedule {shlex.quote(name)}")
+            if Path(name).suffix in FILES:
+                raise UsageError(
+                    f"{shown(name)} is not an algorithm; for a file write --load {shlex.quote(shown(name))}"
+                )
+        if self.collective is not None and (option := FILES.get(Path(self.collective).suffix)):
+            file = shown(self.collective)
+            raise UsageError(f"{file} is not a collective; for a file write {option} {shlex.quote(file)}")
 
     def _refuse_beside_file(self, ranks: int | None) -> None:
         given = {
