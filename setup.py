@@ -41,7 +41,8 @@ setup(
         ),
         Extension(
             "choreo.synthesize._core",
-            ["src/choreo/synthesize/core/list_scheduling.c"],
+            ["src/choreo/synthesize/core/module.c"],
+            depends=sorted(map(str, Path("src/choreo/synthesize/core").glob("*.h"))),
             # Times must have the same bits as in Python.
             extra_compile_args=["-O3", "-ffp-contract=off"],
             optional=True,

@@ -9,6 +9,7 @@ import pytest
 
 import choreo
 import choreo.synthesize.generators.annealed as module
+from choreo.compiled import import_compiled
 from choreo.schedule import Schedule, Steps, Transfers
 from choreo.synthesize.annealing.exchanges import Exchanges, roots_of
 from choreo.synthesize.annealing.paths import Paths
@@ -19,6 +20,7 @@ from choreo.synthesize.generators.annealed import annealed
 from choreo.synthesize.generators.translated import Spread
 from choreo.synthesize.problem import read_problem
 from choreo.synthesize.symmetry import symmetry_of
+from choreo.synthesize.timeline import CORE
 from choreo.topology.graph import Ints
 
 # A ring of an odd and of an even number, where ties are broken one way, and one within servers.
@@ -74,6 +76,40 @@ def test_annealing_finds_better_plans() -> None:
     for inward in (False, True):
         trees = Trees(ways, 16384, 1, inward=inward)
         assert trees.run(trees.direct(), 2000).end_s < 0.95 * trees.direct().end_s
+
+
+@pytest.mark.skipif(import_compiled(CORE) is None, reason="nothing is compiled")
+@pytest.mark.parametrize("inward", [False, True])
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_the_compiled_search_returns_the_best_plan_that_it_has_seen(chunks: int, inward: bool) -> None:
+    topology = choreo.get_topology("torus(4x4, 50GB/s, 1us, overhead=100ns)")
+    symmetry = symmetry_of(topology)
+    assert symmetry is not None
+    found = []
+    for plans in (0, 1, 30, 1000, 1000):
+        trees = Trees(Ways.of(topology, symmetry), 16384, chunks, inward=inward)
+        plan = trees.run(trees.direct(), plans)
+        found.append(plan)
+    assert found[0].end_s == trees.direct().end_s  # nothing was tried
+    assert all(one.end_s <= found[0].end_s for one in found)
+    assert found[3].end_s < 0.95 * found[0].end_s
+    assert np.array_equal(found[3].shape, found[4].shape)
+    assert np.array_equal(found[3].order, found[4].order)
+    for one in found:
+        again = trees.planned(one.shape, one.order, one.longest_s)
+        assert (again.end_s, again.start_s.tolist()) == (one.end_s, one.start_s.tolist())
+
+
+@pytest.mark.skipif(import_compiled(CORE) is None, reason="nothing is compiled")
+def test_the_compiled_search_refuses_what_is_no_tree() -> None:
+    topology = choreo.get_topology(NETWORKS[0])
+    symmetry = symmetry_of(topology)
+    assert symmetry is not None
+    trees = Trees(Ways.of(topology, symmetry), 16384, 1)
+    plan = trees.direct()
+    for parents in ([2, 1, 0, 0], [0, 0, 0, 7], [0, 0, 0]):
+        with pytest.raises(ValueError, match="do not fit"):
+            trees.run(replace(plan, shape=np.array(parents)), 10)
 
 
 def test_paths_along_dimensions_end_where_they_should() -> None:

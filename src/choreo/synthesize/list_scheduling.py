@@ -1,4 +1,4 @@
-"""List scheduling by events, in Python: the twin of `core/list_scheduling.c`, and the fallback without a compiler.
+"""List scheduling by events, in Python: the twin of `core/list_scheduling.h`, and the fallback without a compiler.
 
 A task is ready when the tasks before it are written. Its sender prepares one task at a time: of those that are ready,
 the one with the earliest planned start. A task starts when the links of its hop have room and arrives one latency after

@@ -36,11 +36,9 @@ LEAST_RING = 4
 # The most chunks per share, and the most devices.
 CHUNKS, MOST_DEVICES = (1, 2), 256
 # How many plans are tried for one number of chunks: so many, or so many for each of their messages, or as many as have
-# so many messages in all. With a low effort a fraction of that.
+# so many messages in all; more if trying one takes less. With a low effort a fraction of that.
 PLANS, PLANS_A_MESSAGE, MESSAGES = 40_000, 1_500, 8 << 20
 LOW_EFFORT = 0.1
-# How many times as long a plan takes without the compiled loop.
-SLOWER = 50
 # The part of them that goes to the first try of each start.
 FIRST = 0.3
 # How many times as many are tried where one kind of trees is looked for, and not two.
@@ -177,8 +175,8 @@ def _best(search: Search[Shape], starts: Sequence[Plan[Shape]], part: float) -> 
 
 def _most(search: Search[Shape], plan: Plan[Shape]) -> int:
     """How many plans of so many messages are tried."""
-    messages, each = MESSAGES if search.is_compiled else MESSAGES // SLOWER, len(plan.way)
-    return min(PLANS, PLANS_A_MESSAGE * each, messages // each)
+    each = len(plan.way)
+    return int(search.pace * min(PLANS, PLANS_A_MESSAGE * each, MESSAGES // each))
 
 
 def _given(search: Trees, plan: Spread) -> Plan[Ints]:

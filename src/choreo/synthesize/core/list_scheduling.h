@@ -1,7 +1,7 @@
 /* List scheduling by events. `list_scheduling.py` is the same thing in Python, says what is computed, and is the oracle
  * of this code in the tests. Times are sums of the same terms in the same order, so they have the same bits. */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#ifndef CHOREO_LIST_SCHEDULING_H
+#define CHOREO_LIST_SCHEDULING_H
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -69,6 +69,8 @@ typedef struct {
     /* The part of each link in hop_links that a message takes, all of it if NULL; and which links are ports. */
     const double *taken;
     const int64_t *is_port;
+    const int64_t *waits;   /* how many tasks come before each */
+    const double *takes_it; /* how long each task occupies its links */
     double most; /* how long a message of several tasks may take its links */
     int busiest_first;
     int64_t *next_part, *last_part, *first_part; /* the tasks of a message are a list, by the first of them */
@@ -81,6 +83,7 @@ typedef struct {
     char *busy, *joined, *is_written;
     Heap events, *waiting, *unsent, *queues; /* queues: of the senders, then of the receivers */
     Entry *entries, *urgent;
+    int64_t *counts;
     Set touched, touched_queues;
 } Loop;
 
@@ -233,7 +236,7 @@ static void begin_flows(Loop *loop) {
         loop->urgent[count++] = (Entry){busiest, top->first, top->task, hop};
     }
     clear(&loop->touched);
-    qsort(loop->urgent, (size_t)count, sizeof(Entry), compare);
+    if (count > 1) qsort(loop->urgent, (size_t)count, sizeof(Entry), compare);
     for (int64_t i = 0; i < count; i++) {
         int64_t hop = loop->urgent[i].task, task = loop->urgent[i].third;
         int64_t first = loop->link_offsets[hop], last = loop->link_offsets[hop + 1];
@@ -252,6 +255,7 @@ static void begin_flows(Loop *loop) {
     }
 }
 
+/* Go through everything once; `reset` comes before it. */
 static void run(Loop *loop) {
     for (int64_t task = 0; task < loop->tasks; task++)
         if (!loop->missing[task]) ready(loop, task);
@@ -272,29 +276,15 @@ static void run(Loop *loop) {
 /* Room for `count` things, never none. */
 #define ROOM(count, type) calloc((size_t)(count) + 1, sizeof(type))
 
-/* A copy of `count` numbers of eight bytes. */
-static void *copied(const void *from, int64_t count) {
-    void *copy = ROOM(count, int64_t);
-    return copy ? memcpy(copy, from, (size_t)count * 8) : NULL;
-}
-
-/* Where the things of each owner begin, of `count` things with these owners. */
-static int64_t *offsets_of(const int64_t *owner, int64_t count, int64_t owners) {
-    int64_t *offsets = ROOM(owners + 1, int64_t);
-    for (int64_t i = 0; offsets && i < count; i++) offsets[owner[i] + 1]++;
-    for (int64_t i = 0; offsets && i < owners; i++) offsets[i + 1] += offsets[i];
-    return offsets;
-}
-
-/* Make everything that the loop changes; 0, or -1 where there is no room. */
+/* Make room for everything that the loop changes; 0, or -1 where there is none. */
 static int prepare(Loop *loop) {
     int64_t tasks = loop->tasks, hops = loop->hops, links = loop->links, members = loop->members;
-    int64_t *counts = offsets_of(loop->hop, tasks, hops), *fill = ROOM(links, int64_t);
-    loop->at_offsets = offsets_of(loop->hop_links, loop->link_offsets[hops], links);
-    loop->hops_at = ROOM(loop->link_offsets[hops], int64_t);
+    int64_t *fill = ROOM(links, int64_t);
+    loop->at_offsets = ROOM(links + 1, int64_t), loop->hops_at = ROOM(loop->link_offsets[hops], int64_t);
     loop->next_part = ROOM(tasks, int64_t), loop->last_part = ROOM(tasks, int64_t);
     loop->first_part = ROOM(tasks, int64_t), loop->next_at = ROOM(tasks, int64_t), loop->held = ROOM(tasks, int64_t);
     loop->last_at = ROOM(loop->places, int64_t), loop->is_written = ROOM(tasks, char);
+    loop->missing = ROOM(tasks, int64_t), loop->takes = ROOM(tasks, double), loop->counts = ROOM(hops, int64_t);
     loop->start = ROOM(tasks, double), loop->left = ROOM(links, double), loop->free_at = ROOM(2 * members, double);
     loop->flows = ROOM(links, int64_t), loop->room = ROOM(links, double), loop->opened = ROOM(links, double);
     loop->busy = ROOM(2 * members, char);
@@ -304,116 +294,71 @@ static int prepare(Loop *loop) {
     loop->entries = ROOM(6 * tasks, Entry), loop->urgent = ROOM(hops, Entry);
     loop->touched.numbers = ROOM(hops, int64_t), loop->touched.has = ROOM(hops, char);
     loop->touched_queues.numbers = ROOM(2 * members, int64_t), loop->touched_queues.has = ROOM(2 * members, char);
-    int failed = !counts || !loop->next_part || !loop->last_part || !loop->first_part || !loop->next_at || !loop->held ||
-        !loop->last_at || !loop->is_written || !fill || !loop->at_offsets || !loop->hops_at || !loop->start || !loop->left ||
-        !loop->free_at || !loop->flows || !loop->room || !loop->opened || !loop->busy || !loop->waiting || !loop->queues ||
-        !loop->entries ||
-        !loop->urgent || !loop->joined || !loop->unsent || !loop->touched.numbers || !loop->touched.has || !loop->touched_queues.numbers ||
+    int failed = !fill || !loop->at_offsets || !loop->hops_at || !loop->next_part || !loop->last_part ||
+        !loop->first_part || !loop->next_at || !loop->held || !loop->last_at || !loop->is_written || !loop->missing ||
+        !loop->takes || !loop->counts || !loop->start || !loop->left || !loop->free_at || !loop->flows || !loop->room ||
+        !loop->opened || !loop->busy || !loop->joined || !loop->unsent || !loop->waiting || !loop->queues ||
+        !loop->entries || !loop->urgent || !loop->touched.numbers || !loop->touched.has || !loop->touched_queues.numbers ||
         !loop->touched_queues.has;
     if (!failed) {
-        Entry *room = loop->entries;
-        loop->events.entries = room, room += 2 * tasks;
-        for (int64_t hop = 0; hop < hops; hop++) loop->waiting[hop].entries = room + counts[hop];
-        room += tasks;
-        for (int64_t hop = 0; hop < hops; hop++) loop->unsent[hop].entries = room + counts[hop];
-        room += tasks;
-        for (int side = 0; side < 2; side++) {
-            for (int64_t hop = 0; hop < hops; hop++) /* first only counted */
-                loop->queues[side * members + loop->payers[side * hops + hop]].count += counts[hop + 1] - counts[hop];
-            for (int64_t member = 0; member < members; member++) {
-                Heap *queue = &loop->queues[side * members + member];
-                queue->entries = room, room += queue->count, queue->count = 0;
-            }
-        }
+        for (int64_t i = 0; i < loop->link_offsets[hops]; i++) loop->at_offsets[loop->hop_links[i] + 1]++;
+        for (int64_t link = 0; link < links; link++) loop->at_offsets[link + 1] += loop->at_offsets[link];
         for (int64_t hop = 0; hop < hops; hop++)
             for (int64_t i = loop->link_offsets[hop]; i < loop->link_offsets[hop + 1]; i++) {
                 int64_t link = loop->hop_links[i];
                 loop->hops_at[loop->at_offsets[link] + fill[link]++] = hop;
             }
-        for (int64_t task = 0; task < tasks; task++) loop->next_part[task] = loop->next_at[task] = -1;
-        for (int64_t task = 0; task < tasks; task++) loop->last_part[task] = loop->first_part[task] = task;
-        for (int64_t place = 0; place < loop->places; place++) loop->last_at[place] = -1;
-        for (int64_t task = 0; task < tasks; task++)
-            for (int64_t i = loop->link_offsets[loop->hop[task]]; i < loop->link_offsets[loop->hop[task] + 1]; i++)
-                loop->left[loop->hop_links[i]] += loop->takes[task] * taken(loop, i);
     }
-    free(counts);
     free(fill);
     return failed ? -1 : 0;
+}
+
+/* Make everything as it is before the first event, for these tasks. */
+static void reset(Loop *loop) {
+    int64_t tasks = loop->tasks, hops = loop->hops, links = loop->links, members = loop->members;
+    Entry *room = loop->entries;
+    loop->now = loop->end = 0.0;
+    loop->events.entries = room, loop->events.count = 0, room += 2 * tasks;
+    clear(&loop->touched), clear(&loop->touched_queues);
+    memset(loop->counts, 0, (size_t)hops * sizeof(int64_t));
+    for (int64_t task = 0; task < tasks; task++) loop->counts[loop->hop[task]]++;
+    for (int64_t queue = 0; queue < 2 * members; queue++) loop->queues[queue].count = 0;
+    for (int64_t hop = 0; hop < hops; hop++) {
+        int64_t count = loop->counts[hop];
+        loop->waiting[hop] = (Heap){room, 0}, room += count;
+        loop->unsent[hop] = (Heap){room, 0}, room += count;
+        for (int side = 0; side < 2; side++) loop->queues[side * members + loop->payers[side * hops + hop]].count += count;
+    }
+    for (int64_t queue = 0; queue < 2 * members; queue++) { /* first only counted */
+        int64_t count = loop->queues[queue].count;
+        loop->queues[queue] = (Heap){room, 0}, room += count;
+        loop->free_at[queue] = 0.0, loop->busy[queue] = 0;
+    }
+    memset(loop->flows, 0, (size_t)links * sizeof(int64_t));
+    memset(loop->joined, 0, (size_t)tasks);
+    memset(loop->is_written, 0, (size_t)tasks);
+    memset(loop->start, 0, (size_t)tasks * sizeof(double));
+    memcpy(loop->missing, loop->waits, (size_t)tasks * sizeof(int64_t));
+    memcpy(loop->takes, loop->takes_it, (size_t)tasks * sizeof(double));
+    for (int64_t task = 0; task < tasks; task++) {
+        loop->next_part[task] = loop->next_at[task] = -1;
+        loop->last_part[task] = loop->first_part[task] = task;
+    }
+    for (int64_t place = 0; place < loop->places; place++) loop->last_at[place] = -1;
+    if (!loop->busiest_first) return;
+    for (int64_t link = 0; link < links; link++) loop->left[link] = 0.0;
+    for (int64_t task = 0; task < tasks; task++)
+        for (int64_t i = loop->link_offsets[loop->hop[task]]; i < loop->link_offsets[loop->hop[task] + 1]; i++)
+            loop->left[loop->hop_links[i]] += loop->takes[task] * taken(loop, i);
 }
 
 static void release(Loop *loop) {
     void *owned[] = {loop->missing, loop->takes, loop->next_part, loop->last_part, loop->first_part, loop->next_at, loop->held,
         loop->last_at, loop->is_written, loop->at_offsets, loop->hops_at, loop->start, loop->left, loop->free_at,
-        loop->flows, loop->room, loop->opened, loop->busy, loop->joined, loop->unsent, loop->waiting, loop->queues, loop->entries, loop->urgent, loop->touched.numbers,
-        loop->touched.has, loop->touched_queues.numbers, loop->touched_queues.has};
+        loop->flows, loop->room, loop->opened, loop->busy, loop->joined, loop->unsent, loop->waiting, loop->queues,
+        loop->entries, loop->urgent, loop->counts, loop->touched.numbers, loop->touched.has, loop->touched_queues.numbers,
+        loop->touched_queues.has};
     for (size_t i = 0; i < sizeof(owned) / sizeof(*owned); i++) free(owned[i]);
 }
 
-/* Whether all of `count` numbers are at least `least` and below `most`. */
-static int within(const int64_t *numbers, int64_t count, int64_t least, int64_t most) {
-    for (int64_t i = 0; i < count; i++)
-        if (numbers[i] < least || numbers[i] >= most) return 0;
-    return 1;
-}
-
-/* Whether `count` + 1 offsets rise from 0 to `last`. */
-static int are_offsets(const int64_t *offsets, int64_t count, int64_t last) {
-    if (offsets[0] || offsets[count] != last) return 0;
-    for (int64_t i = 0; i < count; i++)
-        if (offsets[i] > offsets[i + 1]) return 0;
-    return 1;
-}
-
-static PyObject *start_times(PyObject *Py_UNUSED(module), PyObject *args) {
-    enum { HOP, TAKES, LATEST, MISSING, PLACE, AFTER_OFFSETS, AFTER, LINK_OFFSETS, LINKS, LATENCY, PAYERS, COSTS, TAKEN, PORTS, COLUMNS };
-    Py_buffer b[COLUMNS] = {{0}};
-    Py_ssize_t links;
-    Loop loop = {0};
-    PyObject *found = NULL;
-    if (!PyArg_ParseTuple(args, "y*y*y*y*y*y*y*y*y*ny*y*y*pd|y*y*", &b[HOP], &b[TAKES], &b[LATEST], &b[MISSING], &b[PLACE],
-                          &b[AFTER_OFFSETS], &b[AFTER], &b[LINK_OFFSETS], &b[LINKS], &links, &b[LATENCY], &b[PAYERS],
-                          &b[COSTS], &loop.busiest_first, &loop.most, &b[TAKEN], &b[PORTS])) return NULL;
-    loop.tasks = b[HOP].len / 8, loop.hops = b[LATENCY].len / 8, loop.links = links;
-    loop.hop = b[HOP].buf, loop.place = b[PLACE].buf, loop.latest = b[LATEST].buf, loop.latency = b[LATENCY].buf;
-    loop.after_offsets = b[AFTER_OFFSETS].buf, loop.after = b[AFTER].buf;
-    loop.link_offsets = b[LINK_OFFSETS].buf, loop.hop_links = b[LINKS].buf;
-    loop.payers = b[PAYERS].buf, loop.costs = b[COSTS].buf, loop.taken = b[TAKEN].buf, loop.is_port = b[PORTS].buf;
-    int64_t edges = b[AFTER].len / 8, crossed = b[LINKS].len / 8;
-    int fits = b[TAKES].len == b[HOP].len && b[LATEST].len == b[HOP].len && b[MISSING].len == b[HOP].len &&
-        b[PLACE].len == b[HOP].len &&
-        b[AFTER_OFFSETS].len == b[HOP].len + 8 && b[LINK_OFFSETS].len == b[LATENCY].len + 8 &&
-        b[PAYERS].len == 2 * b[LATENCY].len && b[COSTS].len == 4 * b[LATENCY].len && links >= 0 &&
-        (!loop.taken || (b[TAKEN].len == b[LINKS].len && b[PORTS].len == 8 * links));
-    fits = fits && within(loop.hop, loop.tasks, 0, loop.hops) && within(loop.place, loop.tasks, -1, INT32_MAX) &&
-        within(loop.after, edges, 0, loop.tasks) &&
-        within(loop.hop_links, crossed, 0, links) && within(loop.payers, 2 * loop.hops, 0, INT32_MAX) &&
-        are_offsets(loop.after_offsets, loop.tasks, edges) && are_offsets(loop.link_offsets, loop.hops, crossed);
-    if (!fits) PyErr_SetString(PyExc_ValueError, "the columns do not fit each other");
-    else {
-        for (int64_t i = 0; i < loop.tasks; i++)
-            if (loop.place[i] >= loop.places) loop.places = loop.place[i] + 1;
-        for (int64_t i = 0; i < 2 * loop.hops; i++)
-            if (loop.payers[i] >= loop.members) loop.members = loop.payers[i] + 1;
-        if (!(loop.missing = copied(b[MISSING].buf, loop.tasks)) || !(loop.takes = copied(b[TAKES].buf, loop.tasks)) ||
-            prepare(&loop)) PyErr_NoMemory();
-        else {
-            Py_BEGIN_ALLOW_THREADS
-            run(&loop);
-            Py_END_ALLOW_THREADS
-            found = Py_BuildValue("y#d", (const char *)loop.start, (Py_ssize_t)loop.tasks * 8, loop.end);
-        }
-        release(&loop);
-    }
-    for (int i = 0; i < COLUMNS; i++) PyBuffer_Release(&b[i]);
-    return found;
-}
-
-static PyMethodDef methods[] = {
-    {"start_times", start_times, METH_VARARGS, "When each task starts, and when the last is written."},
-    {NULL, NULL, 0, NULL},
-};
-
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_core", NULL, -1, methods, NULL, NULL, NULL, NULL};
-
-PyMODINIT_FUNC PyInit__core(void) { return PyModule_Create(&module); }
+#endif
