@@ -120,7 +120,6 @@ def command(
 
     from choreo.bench.bench import measure
     from choreo.bench.options import BenchOptions
-    from choreo.bench.sizes import sizes_between
     from choreo.cli.output.collective.bench import BenchTable
     from choreo.collectives import get_collective
     from choreo.run.execute.constants import load_constants
@@ -129,10 +128,7 @@ def command(
         raise UsageError("say how many ranks: --ranks P")
     if iters is not None and iters < 1:
         raise UsageError(f"--iters must be at least 1, not {iters}")
-    if stepbytes is not None and stepfactor is not None:
-        raise UsageError("give either -i or -f, a step or a factor between sizes")
-    factor = None if stepbytes is not None else (4.0 if stepfactor is None else stepfactor)
-    sizes = sizes_between(minbytes, maxbytes, factor=factor, step=stepbytes)
+    sizes = _sizes(minbytes, maxbytes, stepbytes, stepfactor)
     root = get_collective(collective).check_root(root, ranks)
     synthesized_too(collective, (algorithm,), topology, maxbytes, ranks=ranks, root=root, relays=False)
     options = BenchOptions(
@@ -167,3 +163,11 @@ def command(
     else:
         table.end(report)
     return 1 if any(row.wrong for row in report.results) else 0
+
+
+def _sizes(least: int, most: int, step: int | None, factor: float | None) -> tuple[int, ...]:
+    from choreo.bench.sizes import sizes_between
+
+    if step is not None and factor is not None:
+        raise UsageError("give either -i or -f, a step or a factor between sizes")
+    return sizes_between(least, most, factor=4.0 if step is None and factor is None else factor, step=step)

@@ -79,8 +79,7 @@ def command(
     NAME is a collective, or several; for plan, models. A TOML file names the verb and the axes instead. Every case is
     stored when it is done, and not computed again: after Ctrl-C the same command resumes where it was.
     """
-    from choreo.cli.output.sweep import print_table
-    from choreo.cli.output.text.files import check_picture, write_picture
+    from choreo.cli.output.text.files import check_picture
     from choreo.record.ask.export import check_format
     from choreo.sweep.sweep import sweep_cases
     from choreo.sweep.verbs import cases_of
@@ -94,23 +93,6 @@ def command(
     cases = cases_of(verb, found)
     context = click.get_current_context()
 
-    def finish(table: Table) -> list[Path]:
-        _tell_errors(table)
-        if as_json:
-            echo_json(table.rows)
-        elif output is None and plot is None:
-            print_table(table)
-        if output is not None:
-            table.write(output)
-            click.echo(f"wrote {shown(output)}: {counted(len(table.rows), 'row')}", err=True)
-        if plot is not None:
-            from choreo.show.sweep import sweep_svg
-
-            write_picture(plot, sweep_svg(table))
-            if str(plot) != "-":
-                click.echo(f"wrote {shown(plot)}", err=True)
-        return [file for file in (output, plot) if file is not None and str(file) != "-"]
-
     try:
         with Progress("sweep") as progress:
             sweep_cases(
@@ -123,11 +105,33 @@ def command(
                 again=again,
                 progress=progress,
                 argv=arguments_given(context),
-                finish=finish,
+                finish=lambda table: _finish(table, as_json, output, plot),
             )
     except KeyboardInterrupt:
         echo_note("choreo: finished cases are stored; run the same command again to resume")
         raise
+
+
+def _finish(table: Table, as_json: bool, output: Path | None, plot: Path | None) -> list[Path]:
+    """Print or write the table, and its picture; the files that were written."""
+    from choreo.cli.output.sweep import print_table
+    from choreo.cli.output.text.files import write_picture
+
+    _tell_errors(table)
+    if as_json:
+        echo_json(table.rows)
+    elif output is None and plot is None:
+        print_table(table)
+    if output is not None:
+        table.write(output)
+        click.echo(f"wrote {shown(output)}: {counted(len(table.rows), 'row')}", err=True)
+    if plot is not None:
+        from choreo.show.sweep import sweep_svg
+
+        write_picture(plot, sweep_svg(table))
+        if str(plot) != "-":
+            click.echo(f"wrote {shown(plot)}", err=True)
+    return [file for file in (output, plot) if file is not None and str(file) != "-"]
 
 
 def _asked(verb: str, name: str | None, given: dict[str, str]) -> tuple[str, dict[str, list[Value]]]:
