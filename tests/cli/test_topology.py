@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from choreo.topology import Links, compose, get_topology, graph, list_topologies, machine_file
-from choreo.topology.describe import diameter
+from choreo.topology import Links, compose, get_topology, graph, list_topologies, machine_file, switch
+from choreo.topology.describe import cut_off, diameter
 from tests.helpers.cli import fine, mistake, process, record, table
 from tests.helpers.command import run_choreo
 
@@ -209,6 +209,17 @@ def test_a_diameter_that_would_take_long_is_left_out() -> None:
 
 
 # Pictures
+
+
+def test_devices_that_cannot_be_reached_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "islands.toml"
+    file.write_text(
+        'name = "islands"\ndevices = ["a", "b", "c"]\nlinks = [{from = "a", to = "b", bandwidth = "1GB/s"}]'
+    )
+    assert "there is no way from device a to device c" in fine("topology", "show", str(file)).out
+    pairs = compose("islands of islands", [graph(3, Links.uniform([0, 1], [1, 0], 1e9, 0.0)), switch(2, 1e9, 0.0)])
+    assert (cut_off(pairs), diameter(pairs)) == ((0, 2), None)
+    assert cut_off(get_topology("dgx-1:2")) is None
 
 
 def test_svg_to_a_file(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ __all__ = [
     "Dimension",
     "Ends",
     "LinksAlike",
+    "cut_off",
     "diameter",
     "dimensions",
     "document",
@@ -222,8 +223,31 @@ def _block_diameter(block: Block) -> int | None:
         return int(distances_to(block.links, block.nodes, np.array([block.size - 1]))[0, 0])
     if block.nodes > MAX_SEARCHED:
         return None
-    far = int(distances_to(block.links, block.nodes, np.arange(block.size))[: block.size].max())
+    far = int(_distances(block).max())
     return None if far == UNREACHABLE else far
+
+
+def _distances(block: Block) -> npt.NDArray[np.int32]:
+    """How many links each device of a graph, a row, is from each other, a column."""
+    return distances_to(block.links, block.nodes, np.arange(block.size))[: block.size]
+
+
+def cut_off(topology: Topology) -> tuple[int, int] | None:
+    """Two devices with no way from the first to the second; None if there are none, or finding out is expensive.
+
+    >>> from choreo.topology import Links, compose, graph
+    >>> one_way = graph(2, Links.uniform([0], [1], 1e9, 0.0))
+    >>> cut_off(compose("one way", [one_way])), cut_off(get_topology("ring(4)"))
+    ((1, 0), None)
+    """
+    stride = 1
+    for block in topology.blocks:
+        if block.kind == "graph" and block.nodes <= MAX_SEARCHED:
+            pairs = np.argwhere(_distances(block) == UNREACHABLE)
+            if len(pairs):
+                return int(pairs[0, 0]) * stride, int(pairs[0, 1]) * stride
+        stride *= block.size
+    return None
 
 
 def _text(machine: TopologyFile) -> str:

@@ -12,7 +12,17 @@ import click
 from choreo.cli.output.text.table import Column, echo_json, echo_line, echo_table, echo_wrapped
 from choreo.errors import UsageError, shown
 from choreo.topology import Topology, get_topology, list_topologies
-from choreo.topology.describe import DescribedTopology, Ends, diameter, dimensions, ends, kinds, listed, one_line
+from choreo.topology.describe import (
+    DescribedTopology,
+    Ends,
+    cut_off,
+    diameter,
+    dimensions,
+    ends,
+    kinds,
+    listed,
+    one_line,
+)
 from choreo.topology.files import TopologyFile
 from choreo.units import counted, format_bandwidth, format_count, format_time
 
@@ -103,6 +113,9 @@ def _facts(topology: Topology) -> list[str]:
     lines = [", ".join(counts)]
     if far:
         lines.append(f"at most {counted(far, 'link')} from any device to any other")
+    elif (pair := cut_off(topology)) is not None:
+        src, dst = map(topology.node_name, pair)
+        lines.append(f"there is no way from device {shown(src)} to device {shown(dst)}")
     if reducing:
         lines.append(f"{counted(reducing, 'switch', 'switches')} can reduce and multicast in flight")
     return [*lines, *_switches(topology)]
