@@ -236,6 +236,7 @@ def test_a_prediction_is_judged_where_there_is_one(ranks: str, told: bool) -> No
     ran = run_choreo("bench", "all_reduce", "-n", ranks, "-b", "8", "-e", "8", "--rounds", "1", "--iters", "1")
     assert ran.code == 0, ran.err
     assert ("Prediction off by" in ran.out) is told
+    assert ("in the median row; to measure this machine, run choreo calibrate" in ran.out) is told
 
 
 @pytest.mark.usefixtures("forked")

@@ -60,8 +60,8 @@ class BenchTable:
         if self.options.algorithm != "all":
             self._print_waiting()
 
-    def end(self, report: Benchmark) -> None:
-        """Print what is left, and the summary."""
+    def end(self, report: Benchmark, *, calibrated: bool) -> None:
+        """Print what is left, and the summary; without a calibration, why predictions are off."""
         from choreo.bench.result import geometric_mean
 
         self._print_waiting()
@@ -72,7 +72,8 @@ class BenchTable:
         # A rank alone sends nothing, so nothing is predicted.
         off = [abs(row.predicted_s / row.time_s - 1) for row in report.results if row.predicted_s > 0]
         if off:
-            echo_comment(f"Prediction off by    : {100 * statistics.median(off):.0f} % in the median row")
+            why = "" if calibrated else "; to measure this machine, run choreo calibrate"
+            echo_comment(f"Prediction off by    : {100 * statistics.median(off):.0f} % in the median row{why}")
         if report.disturbed:
             echo_comment(f"Disturbed            : {report.disturbed}")
         for name in report.options.against:
