@@ -79,6 +79,11 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["show", "all_reduce", "-a", "rign", "-p", "4"], "did you mean 'ring' or 'bine'?"),
     (["build", "all_reduce", "-a", "rign", "-p", "4", "-o", "x.json"], "did you mean 'ring' or 'bine'?"),
     (["prove", "all_to_all", "-a", "ring", "-p", "4"], "ring does not do all_to_all, only "),
+    # two documents on stdout
+    (["show", *RING, "--svg", "-", "--html", "-"], "--svg - and --html - both want stdout; give the picture a file"),
+    (["simulate", *RING, "-t", "ring(4)", *SIZE, "--html", "-", "--json"], "--json and --html - both want stdout"),
+    (["plan", "llama3-8b", *JOB, "--global-batch", "8", "--html", "-", "--json"], "--json and --html - both want"),
+    (["sweep", "price", *RING, *SIZE, "--plot", "-", "--json"], "--json and --plot - both want stdout"),
     # what is missing
     (["prove"], "say what to prove: COLLECTIVE and --algorithm, --schedule FILE, or --all"),
     (["prove", "all_reduce"], "say how many ranks: --ranks 8"),

@@ -97,3 +97,17 @@ def test_no_color_is_respected(arguments: list[str], monkeypatch: pytest.MonkeyP
         seen[value] = terminal.getvalue()
     assert "\x1b[" in seen[""]
     assert re.sub(r"\x1b\[[\d;]*m", "", seen[""]) == seen["1"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["simulate", "all_reduce", *RING, "--size", "1MiB"],
+        ["plan", "llama3-8b", *JOB],
+        ["show", "all_reduce", "-a", "ring", "-p", "3"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_page_on_stdout_is_all_that_is_there(arguments: list[str]) -> None:
+    ran = run_choreo(*arguments, "--html", "-")
+    assert (ran.code, ran.out.startswith("<!doctype html>"), ran.out.count("<!doctype html>")) == (0, True, 1)

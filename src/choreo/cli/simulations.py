@@ -9,7 +9,7 @@ import click
 
 from choreo.cli.options.packets import PACKET_OPTIONS
 from choreo.cli.options.simulate import Asked, StoppedError
-from choreo.cli.output.text.files import afterwards, write_page
+from choreo.cli.output.text.files import afterwards, on_stdout, write_page
 from choreo.cli.output.text.table import echo_json, echo_note
 from choreo.cli.recording import keep
 
@@ -48,7 +48,7 @@ def simulate_one(asked: Asked, size: int, as_json: bool, trace: Path | None, htm
             if options["lossless"] is False:
                 settings["lossless"] = False
             echo_json(simulation.to_dict(details=True) | {"settings": settings})
-        else:
+        elif not on_stdout(html):
             print_simulation(simulation)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from choreo.cli.options.topology import Placement
-from choreo.cli.output.text.files import afterwards, write_page
+from choreo.cli.output.text.files import afterwards, on_stdout, write_page
 from choreo.cli.output.text.table import echo_json
 from choreo.cli.recording import keep
 from choreo.errors import UsageError
@@ -68,7 +68,7 @@ def simulate_files(
     with afterwards(lambda: _draw(run, pictures)):
         if as_json:
             echo_json(run.to_dict(details=True) | {"findings": list(found.findings.lines())})
-        else:
+        elif not on_stdout(pictures["html"]):
             print_workload(run)
 
 
@@ -95,7 +95,7 @@ def _simulate_plan(
     with afterwards(lambda: _draw(run, pictures)):
         if as_json:
             echo_json(run.to_dict(details=True) | {"findings": []})
-        else:
+        elif not on_stdout(pictures["html"]):
             print_workload(run)
 
 

@@ -11,7 +11,7 @@ from choreo.cli.command import Option, grouped, refuse_beside
 from choreo.cli.options.common import NewFile, json_option, parsed
 from choreo.cli.options.packets import packet_options, packets_of
 from choreo.cli.options.plan import NUMBERS, planned, run_of
-from choreo.cli.output.text.files import afterwards, write_page
+from choreo.cli.output.text.files import afterwards, check_stdout, on_stdout, write_page
 from choreo.cli.output.text.table import echo_json
 from choreo.cli.progress import waiting
 from choreo.cli.recording import Recorded
@@ -194,9 +194,6 @@ def command(*, as_json: bool, **options: object) -> None:
     """
     from choreo.cli.output.plan.model import print_model
     from choreo.cli.output.plan.parameter_server import print_parameter_server
-    from choreo.cli.output.plan.planning import print_planning
-    from choreo.cli.output.plan.traffic import print_traffic
-    from choreo.cli.output.plan.training_run import with_run
     from choreo.cli.output.plan.vary import print_varied
 
     if options["validate"] is not None:
@@ -229,21 +226,33 @@ def command(*, as_json: bool, **options: object) -> None:
             raise UsageError("--html and --trace show one plan; leave out --vary, or them")
         print_varied(options, as_json)
         return
+    check_stdout(as_json=as_json, html=options["html"])
     packets = _packets(options)
     with waiting("searching plans"):
         planning = planned(options)
     run = run_of(planning, options)
     with afterwards(lambda: _write(planning, run, options)):
-        if options["simulate"]:
-            from choreo.cli.output.plan.simulation import print_simulated
+        if not on_stdout(options["html"]):
+            _print(planning, run, options, packets, as_json)
 
-            print_simulated(planning, run, packets, as_json)
-        elif options["traffic"]:
-            print_traffic(planning, run, as_json)
-        elif as_json:
-            echo_json(with_run(planning.to_dict(), run))
-        else:
-            print_planning(planning, run)
+
+def _print(
+    planning: Planning, run: TrainingRun | None, options: dict[str, object], packets: Packets | None, as_json: bool
+) -> None:
+    from choreo.cli.output.plan.planning import print_planning
+    from choreo.cli.output.plan.traffic import print_traffic
+    from choreo.cli.output.plan.training_run import with_run
+
+    if options["simulate"]:
+        from choreo.cli.output.plan.simulation import print_simulated
+
+        print_simulated(planning, run, packets, as_json)
+    elif options["traffic"]:
+        print_traffic(planning, run, as_json)
+    elif as_json:
+        echo_json(with_run(planning.to_dict(), run))
+    else:
+        print_planning(planning, run)
 
 
 def _packets(options: dict[str, object]) -> Packets | None:

@@ -10,7 +10,7 @@ import click
 from choreo.cli.command import Command, grouped
 from choreo.cli.options.common import json_option
 from choreo.cli.options.schedule import ScheduleOptions, made_for, schedule_options
-from choreo.cli.output.text.files import check_picture, write_picture
+from choreo.cli.output.text.files import check_picture, check_stdout, on_stdout, write_picture
 from choreo.cli.output.text.table import echo_json
 from choreo.errors import shown
 
@@ -49,11 +49,12 @@ def command(
 
     check_picture(svg, ".svg")
     check_picture(html, ".html")
+    check_stdout(as_json=as_json, svg=svg, html=html)
     schedule = chosen.build(ranks, topology, size)
     drawn = [(file, draw(schedule)) for file, draw in ((svg, to_svg), (html, to_html)) if file is not None]
     for file, picture in drawn:
         write_picture(file, picture)
-        if not as_json and str(file) != "-":
+        if not as_json and not on_stdout(file):
             click.echo(f"wrote {shown(file)}: {schedule.summary()}")
     if as_json:
         echo_json(to_data(schedule))

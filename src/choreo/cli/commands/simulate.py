@@ -22,6 +22,7 @@ from choreo.cli.options.topology import (
     what_if,
     what_if_options,
 )
+from choreo.cli.output.text.files import check_stdout
 from choreo.cli.recording import Recorded
 from choreo.cli.simulations import rank_all, simulate_one, simulate_sweep
 from choreo.errors import UsageError
@@ -191,6 +192,7 @@ def command(
     that suits it: ring for rings, direct for fully connected blocks, halving_doubling for switches. With several, or
     with --algorithm all, they are ranked; in a sweep, --algorithm all prints the fastest at each size.
     """
+    check_stdout(as_json=as_json, html=html)
     if workload:
         from choreo.cli.workload import simulate_files
 

@@ -79,12 +79,13 @@ def command(
     NAME is a collective, or several; for plan, models. A TOML file names the verb and the axes instead. Every case is
     stored when it is done, and not computed again: after Ctrl-C the same command resumes where it was.
     """
-    from choreo.cli.output.text.files import check_picture
+    from choreo.cli.output.text.files import check_picture, check_stdout
     from choreo.record.ask.export import check_format
     from choreo.sweep.sweep import sweep_cases
     from choreo.sweep.verbs import cases_of
 
     check_picture(plot, ".svg")
+    check_stdout(as_json=as_json, plot=plot)
     if output is not None:
         check_format(output)
     if address is not None and on is None:
@@ -115,7 +116,7 @@ def command(
 def _finish(table: Table, as_json: bool, output: Path | None, plot: Path | None) -> list[Path]:
     """Print or write the table, and its picture; the files that were written."""
     from choreo.cli.output.sweep import print_table
-    from choreo.cli.output.text.files import write_picture
+    from choreo.cli.output.text.files import on_stdout, write_picture
 
     _tell_errors(table)
     if as_json:
@@ -129,9 +130,9 @@ def _finish(table: Table, as_json: bool, output: Path | None, plot: Path | None)
         from choreo.show.sweep import sweep_svg
 
         write_picture(plot, sweep_svg(table))
-        if str(plot) != "-":
+        if not on_stdout(plot):
             click.echo(f"wrote {shown(plot)}", err=True)
-    return [file for file in (output, plot) if file is not None and str(file) != "-"]
+    return [file for file in (output, plot) if file is not None and not on_stdout(file)]
 
 
 def _asked(verb: str, name: str | None, given: dict[str, str]) -> tuple[str, dict[str, list[Value]]]:

@@ -9,7 +9,7 @@ import click
 
 from choreo.cli.command import Command
 from choreo.cli.options.common import json_option
-from choreo.cli.output.text.files import check_picture, write_picture
+from choreo.cli.output.text.files import check_picture, check_stdout, on_stdout, write_picture
 from choreo.cli.output.text.table import echo_json
 from choreo.errors import UsageError, shown
 
@@ -68,8 +68,7 @@ def show(topology: str, svg: Path | None, as_json: bool) -> None:
     from choreo.topology.describe import document, find
 
     check_picture(svg, ".svg")
-    if as_json and svg is not None and str(svg) == "-":
-        raise UsageError("--json and --svg - both want stdout; give the picture a file")
+    check_stdout(as_json=as_json, svg=svg)
     network = find(topology)
     if svg is not None:
         from choreo.show import topology_svg
@@ -77,5 +76,5 @@ def show(topology: str, svg: Path | None, as_json: bool) -> None:
         write_picture(svg, topology_svg(network.topology))
     if as_json:
         echo_json(document(network))
-    elif svg is None or str(svg) != "-":
+    elif not on_stdout(svg):
         print_network(network, drawn=svg)

@@ -12,7 +12,7 @@ from choreo.cli.command import grouped
 from choreo.cli.commands.plan import FIXING
 from choreo.cli.options.common import NewFile, json_option, ranks_option
 from choreo.cli.options.plan import FIXED, SWITCHES, fixed_of
-from choreo.cli.output.text.files import afterwards, write_page
+from choreo.cli.output.text.files import afterwards, check_stdout, on_stdout, write_page
 from choreo.cli.output.text.table import echo_json, echo_note
 from choreo.cli.recording import Recorded, keep
 from choreo.errors import UsageError, shown
@@ -123,17 +123,18 @@ def command(*, as_json: bool, model: str, plan_file: Path | None, html: Path | N
     from choreo.show import to_html
     from choreo.train import train
 
+    check_stdout(as_json=as_json, html=html)
     plan = _plan(options, plan_file)
     asked = {name: value for name, value in options.items() if name not in (*FIXED, *SWITCHES, "precision")}
     if asked["data_parallel"] == "all":
         return _compare(model, plan, asked, as_json=as_json, html=html)
-    table = None if as_json else StepTable()
+    table = None if as_json or on_stdout(html) else StepTable()
     run = train(model, plan=plan, on_step=None if table is None else table.step, on_note=echo_note, **asked)  # type: ignore[arg-type]
     keep(run, scale=asked.get("scale"))
     with afterwards(lambda: None if html is None else write_page(html, to_html(run))):
         if as_json:
             echo_json(run.to_dict())
-        else:
+        elif not on_stdout(html):
             print_run(run)
     return 1 if run.check is not None and not run.check["same"] else 0
 

@@ -12,7 +12,7 @@ from choreo.cli.recording import keep_file
 from choreo.errors import UsageError, shown
 from choreo.files import write_text
 
-__all__ = ["afterwards", "check_picture", "write_page", "write_picture"]
+__all__ = ["afterwards", "check_picture", "check_stdout", "on_stdout", "write_page", "write_picture"]
 
 
 @contextmanager
@@ -28,13 +28,26 @@ def afterwards(write: Callable[[], None]) -> Iterator[None]:
 
 def check_picture(file: Path | None, suffix: str) -> None:
     """Refuse a file whose name does not say what is in it."""
-    if file is not None and str(file) != "-" and file.suffix != suffix:
+    if file is not None and not on_stdout(file) and file.suffix != suffix:
         raise UsageError(f"{shown(file)}: that picture goes to a file that ends in {suffix}, or to - for stdout")
+
+
+def on_stdout(file: object) -> bool:
+    """Whether what is written to this file goes to stdout, in place of an answer in words."""
+    return str(file) == "-"
+
+
+def check_stdout(*, as_json: bool, **files: object) -> None:
+    """Refuse two documents on stdout, of --json and of options for files."""
+    there = ["--json"] if as_json else []
+    there += [f"--{name} -" for name, file in files.items() if on_stdout(file)]
+    if len(there) > 1:
+        raise UsageError(f"{there[0]} and {there[1]} both want stdout; give the picture a file")
 
 
 def write_picture(file: Path, content: str) -> None:
     """Write a picture to a file, or to stdout where that is -."""
-    if str(file) == "-":
+    if on_stdout(file):
         click.echo(content, nl=not content.endswith("\n"))
         return
     write_text(file, content)
@@ -44,5 +57,5 @@ def write_picture(file: Path, content: str) -> None:
 def write_page(file: Path, content: str) -> None:
     """Write a page to a file, and say what to do with it."""
     write_picture(file, content)
-    if str(file) != "-":
+    if not on_stdout(file):
         click.echo(f"wrote {shown(file)}: open it in a browser", err=True)
