@@ -35,6 +35,8 @@ class Planned(TypedDict):
     fits_chance: float
     exposed_comm_s: dict[str, float]
     bubble_s: float
+    parts: dict[str, float]
+    kernels: dict[str, float]
     bottleneck: str
 
 
@@ -74,6 +76,7 @@ def test_the_json_has_these_keys_and_no_others() -> None:
     for one in found["plans"]:
         assert list(one) == list(Planned.__annotations__)
         assert 0 < one["mfu"] <= one["hfu"] < 1
+        assert sum(one["parts"].values()) == pytest.approx(one["step_time_s"], rel=1e-6)
         assert sum(one["memory"].values()) == pytest.approx(one["memory_bytes"], rel=1e-6)
         assert one["tokens_per_s_per_gpu"] == pytest.approx(32 * 4096 / one["step_time_s"] / 16)
 

@@ -66,3 +66,5 @@ def test_plans_whose_ranges_overlap_are_equal() -> None:
     best = found.best.step.step_time_range_s[1]
     assert found.equal == sum(one.step.step_time_range_s[0] <= best for one in found.plans)
     assert found.to_dict()["equal"] == found.equal >= 1
+    # What compute is made of is said of every plan.
+    assert all(set(one["kernels"]) == {"matmuls", "attention", "memory-bound"} for one in found.to_dict()["plans"])

@@ -63,6 +63,8 @@ STEP_FIGURES = (
     "fits_chance",
     "exposed_comm_s",
     "bubble_s",
+    "parts",
+    "kernels",
 )
 
 
@@ -75,8 +77,6 @@ class Step(Result):
         "bottleneck",
         "gpus",
         "gpu_hours",
-        "parts",
-        "kernels",
         "warnings",
     )
 
