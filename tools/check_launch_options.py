@@ -279,6 +279,7 @@ def check_torchtitan(job: TrainingJob, one: Plan, options: Sequence[str]) -> Non
     compiled = {*config.compile.components} if config.compile.enable else set()
     wanted = {"model", "loss"} if "+compile" in job.software.name else set()
     assert compiled == wanted, f"{compiled or 'nothing'} is compiled, not {wanted or 'nothing'}"
+    assert config.loss.num_chunks == job.software.loss_chunks, f"a loss in {config.loss.num_chunks} parts"
     wanted_async = "+async-tp" in job.software.name and one.tp > 1
     assert config.compile.enable_async_tensor_parallel == wanted_async, f"async TP is not {wanted_async}"
     layers = len(config.model_spec.model.layers)

@@ -215,6 +215,10 @@ def test_torchtitan_is_told_of_async_tensor_parallelism_and_its_scales() -> None
     found = told("llama3-8b", plan, software="torchtitan+compile+async-tp")["torchtitan"]
     assert "--compile.enable_async_tensor_parallel" in found.options
     assert {"--compile.enable", "--compile.components model,loss"} <= set(found.options)
+    assert "--loss.num_chunks 1" in found.options
+    chunked = told("llama3-8b", plan, software="torchtitan+chunked-loss")
+    assert "--loss.num_chunks 8" in chunked["torchtitan"].options
+    assert chunked["Megatron-LM"].lacks == ("a loss of some of the tokens at a time",)
     # Some configurations compile and overlap by themselves.
     eager = told("llama3-405b", replace(plan, precision="fp8"), software="torchtitan+rowwise")["torchtitan"].options
     assert {"--compile.no-enable", "--compile.no-enable_async_tensor_parallel"} <= set(eager)

@@ -58,22 +58,26 @@ def _plan_lacks(job: TrainingJob, plan: Plan) -> Iterator[str]:
     if job.software.optimizer_offload and plan.zero == 0:
         yield "an optimizer at the host that is not distributed"
     yield from _offload_lacks(job, plan)
-    if job.software.stored_bytes == 1:
-        yield "inputs of activation functions stored in fp8, which no option asks for"
-    if job.software.dispatch_bytes == 1 and plan.ep > 1:
-        yield "tokens dispatched in fp8, which no option asks for"
-    if job.software.ep_overlap and plan.ep > 1 and plan.precision == "fp32":
-        yield "an overlapped all_to_all in fp32"
-    if "graphs" in job.software.name:
-        yield "CUDA graphs, whose options choreo does not print"
-    if "+token-drop" in job.software.name:
-        yield "tokens dropped beyond a capacity, whose options choreo does not print"
-    if plan.precision == "fp8" and job.software.fp8_scaling == "row":
-        yield "a scale for each row in fp8"
-    if plan.precision == "tf32":
-        yield "tf32"
-    if plan.precision in ("fp8", "fp4") and plan.zero >= 2:
-        yield f"{plan.precision} beside Megatron-FSDP, which choreo does not price"
+    yield from _software_lacks(job, plan)
+
+
+def _software_lacks(job: TrainingJob, plan: Plan) -> Iterator[str]:
+    """What the priced program does and there is no option for."""
+    software = job.software
+    lacks = {
+        "inputs of activation functions stored in fp8, which no option asks for": software.stored_bytes == 1,
+        "tokens dispatched in fp8, which no option asks for": software.dispatch_bytes == 1 and plan.ep > 1,
+        "an overlapped all_to_all in fp32": software.ep_overlap and plan.ep > 1 and plan.precision == "fp32",
+        "a loss of some of the tokens at a time": software.loss_chunks > 1,
+        "CUDA graphs, whose options choreo does not print": "graphs" in software.name,
+        "tokens dropped beyond a capacity, whose options choreo does not print": "+token-drop" in software.name,
+        "a scale for each row in fp8": plan.precision == "fp8" and software.fp8_scaling == "row",
+        "tf32": plan.precision == "tf32",
+        f"{plan.precision} beside Megatron-FSDP, which choreo does not price": (
+            plan.precision in ("fp8", "fp4") and plan.zero >= 2
+        ),
+    }
+    yield from (reason for reason, there in lacks.items() if there)
 
 
 def _absent_modules(model: Model, plan: Plan) -> Iterator[str]:

@@ -106,7 +106,8 @@ def torchtitan_options(job: TrainingJob, plan: Plan) -> Iterator[str]:
         yield from _pipeline(job, plan)
     if plan.pp > 1 or job.model.experts:
         yield "--training.disable_cuda_graphs"
-    # Configurations differ in what they compile by default.
+    # Its configurations cut the tokens of the loss into eight parts, and differ in what they compile.
+    yield f"--loss.num_chunks {job.software.loss_chunks}"
     if "+compile" in job.software.name:
         loss = "" if "+eager-loss" in job.software.name else ",loss"
         yield f"--compile.enable --compile.components model{loss}"

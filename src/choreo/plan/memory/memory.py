@@ -209,7 +209,8 @@ def _activations(batch: PlanBatch) -> tuple[Floats, Floats]:
     kept = passes / batch.chunks * batch.total("saved_bytes", ("embedding", "further token", *LAYERS))
     tokens = columns["micro_batch"] * job.seq / columns["cp"]
     whole, cut = job.software.logit_bytes, job.software.parallel_logit_bytes or job.software.logit_bytes
-    logits = tokens * (job.model.vocab / columns["tp"]) * np.where(columns["tp"] > 1, cut, whole)
+    at_once = tokens / job.software.loss_chunks
+    logits = at_once * (job.model.vocab / columns["tp"]) * np.where(columns["tp"] > 1, cut, whole)
     waiting = np.where((columns["schedule"] == GPIPE) & (batch.pp > 1), batch.micro_batches, 1)
     kept = kept + heads * (waiting * batch.layer("head", "input_bytes") + (waiting - 1) * LOGITS_KEPT * logits)
     return kept, heads * logits

@@ -19,6 +19,8 @@ OPTIONS: dict[str, dict[str, object]] = {
     # A compiled loss is one kernel over logits in 16 bits; torchtitan compiles it since February 2025.
     "compile": {"fusion": "compiler", "loss_bytes": 16, "logit_bytes": 4, "parallel_logit_bytes": 4},
     "eager-loss": {"loss_bytes": 54, "logit_bytes": 12, "parallel_logit_bytes": 18},
+    # Head and loss of an eighth of the tokens at a time, forward and backward (torchtitan since 2026).
+    "chunked-loss": {"loss_chunks": 8},
     # autocast keeps parameters and gradients in fp32 and casts for each use; pure keeps everything in two bytes.
     "autocast": {"parameter_bytes": 4},
     "tp-overlap": {"tp_overlap": 0.5},
@@ -147,6 +149,7 @@ class Software:
     pipelined_hop_s: float
     logit_bytes: float
     parallel_logit_bytes: float
+    loss_chunks: int
     selective: str  # what selective recomputation leaves out: "core" attention, or by operation ("op")
     recomputes_all: bool  # full recomputation repeats a layer to its end
     jitter: float
