@@ -54,7 +54,7 @@ class Yarn:
         first, last = pair(self.beta_fast), pair(self.beta_slow)
         if self.rounded:
             first, last = math.floor(first), math.ceil(last)
-        return max(first, 0.0), min(last, dim - 1.0)
+        return float(max(first, 0)), float(min(last, dim - 1))
 
     def _grown(self, scale: float) -> float:
         return 0.1 * scale * math.log(self.factor) + 1 if self.factor > 1 else 1.0

@@ -29,7 +29,7 @@ TOO_LARGE = "does not fit in memory"
 # Evaluated in detail: this many of the best estimates, and the best estimate of this many cuts.
 DETAILED, CUTS = 32, 12
 # Then those that may still be the best, this many at most: a plan takes at least this share of its estimate.
-FURTHER, AT_LEAST = 224, 0.985
+FURTHER, AT_LEAST = 160, 0.985
 # Standard deviations below which nine of ten values are.
 LIKELY = 1.282
 # Plans whose times differ by less than this are equally good: the simpler one goes first.
