@@ -159,12 +159,15 @@ def read_bytes(path: str | Path, limit_bytes: int, what: str, refuse: Refuse = U
     choreo.errors.UsageError: nowhere.json cannot be read: No such file or directory
     """
     try:
-        content = _content(path, limit_bytes)
+        content, most_bytes = _content(path, limit_bytes)
     except (OSError, ValueError) as error:  # ValueError: a name with a null character
         message = f"{shown(path)} cannot be read: {getattr(error, 'strerror', None) or error}"
         found = refuse(message)
         raise found if isinstance(found, UsageError) else UsageError(message) from None
-    if len(content) > limit_bytes:
+    if content is None and most_bytes < limit_bytes:
+        most = format_bytes(most_bytes)
+        raise refuse(f"{shown(path)} is no file, and gives more than {most}; {VARIABLE} allows more")
+    if content is None:
         raise refuse(f"{shown(path)} is larger than {format_bytes(limit_bytes)}, the most {what} can be")
     return content
 
@@ -196,14 +199,19 @@ def unpacked(data: bytes, path: str | Path, limit_bytes: int, refuse: Refuse = U
     raise AssertionError("what is above the limit is refused")
 
 
-def _content(path: str | Path, limit_bytes: int) -> bytes:
+def _content(path: str | Path, limit_bytes: int) -> tuple[bytes | None, int]:
+    """The content of a file, None if it is more than a limit, and that limit."""
     with open(path, "rb", opener=_opened) as file:
-        content = bytearray()  # a device or a pipe has no size to ask for
-        while len(content) <= limit_bytes and (block := file.read(min(READ_BYTES, limit_bytes + 1 - len(content)))):
-            content += block
-        if not content and stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
+        mode = os.fstat(file.fileno()).st_mode
+        # A pipe or a device has no size that its user could know, and perhaps no end.
+        most_bytes = limit_bytes if stat.S_ISREG(mode) else min(limit_bytes, work_limit())
+        blocks, left_bytes = [], most_bytes + 1
+        while left_bytes and (block := file.read(min(READ_BYTES, left_bytes))):
+            blocks.append(block)
+            left_bytes -= len(block)
+        if not blocks and stat.S_ISFIFO(mode):
             raise OSError(errno.EPIPE, "it is a pipe, and nobody writes to it")
-    return bytes(content)
+    return b"".join(blocks) if left_bytes else None, most_bytes
 
 
 def _opened(path: str, flags: int) -> int:

@@ -243,6 +243,14 @@ def test_others(name: str, text: str, command: tuple[str, ...], tmp_path: Path) 
     mistake(*(str(file) if one == "FILE" else one for one in command), str(file))
 
 
+def test_a_device_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHOREO_LIMIT", "2MiB")
+    for command in (("trace", "info"), ("prove", "--schedule")):
+        assert "/dev/zero is no file, and gives more than 2 MiB; CHOREO_LIMIT allows more" in mistake(
+            *command, "/dev/zero"
+        )
+
+
 def test_a_trace_that_unpacks_out_of_all_proportion(tmp_path: Path) -> None:
     """70 KB of gzip became 48 MB of JSON, and more than a gigabyte of objects."""
     bomb, ordinary = tmp_path / "bomb.json.gz", tmp_path / "ordinary.json.gz"
