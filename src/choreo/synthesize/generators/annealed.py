@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -39,7 +39,7 @@ CHUNKS, MOST_DEVICES = (1, 2), 256
 # so many messages in all; more if trying one takes less. With a low effort a fraction of that.
 PLANS, PLANS_A_MESSAGE, MESSAGES = 40_000, 1_500, 8 << 20
 LOW_EFFORT = 0.1
-# The part of them that goes to the first try of each start.
+# The part of them that goes to the first try of each start, for each number of chunks.
 FIRST = 0.3
 # How many times as many are tried where one kind of trees is looked for, and not two.
 ONE_KIND = 2.0
@@ -50,6 +50,7 @@ MOST_ROOTS, MOST_EXCHANGING = 4, 128
 FEW, EXCHANGES = 0.03, 0.3
 
 Shape = TypeVar("Shape")
+Kind = TypeVar("Kind", bound=Search[Any])
 
 
 def annealed(problem: Problem) -> Iterator[Candidate]:
@@ -71,23 +72,27 @@ def annealed(problem: Problem) -> Iterator[Candidate]:
 
 
 def _gathered(problem: Problem, symmetry: Symmetry, ways: Ways) -> Iterator[Schedule]:
-    """By trees, of more and more chunks."""
-    share_bytes, part = problem.size_bytes / problem.ranks, _part(problem)
-    for chunks in CHUNKS:
-        if chunks > 1 and share_bytes / chunks < LEAST_CHUNK_BYTES:
-            break
+    """By trees, of the number of chunks that does best in a few plans."""
+    share_bytes, part, parts = problem.size_bytes / problem.ranks, _part(problem), []
+    counts = [chunks for chunks in CHUNKS if chunks == 1 or share_bytes / chunks >= LEAST_CHUNK_BYTES]
+    given = []
+    for chunks in counts:
         away = Trees(ways, share_bytes / chunks, chunks)
-        starts = [away.direct(), _given(away, spread(symmetry, share_bytes, chunks))]
-        plan = _best(away, starts, 0.0 if problem.collective == "reduce_scatter" else part)
-        parts = []
-        if problem.collective != "all_gather":
-            back = Trees(ways, share_bytes / chunks, chunks, inward=True)
-            to_root = _best(back, [back.direct(), back.turned(plan, away.ends_s(plan))], part)
-            parts.append(backwards(gathered(symmetry, _spread(back, to_root, -back.turns(to_root)))))
-        if problem.collective != "reduce_scatter":
-            parts.append(gathered(symmetry, _spread(away, plan, away.turns(plan))))
-        yield then(*parts) if len(parts) > 1 else parts[0]
-        if problem.collective == "all_reduce" and problem.ranks <= MOST_EXCHANGING:
+        given.append((away, _given(away, spread(symmetry, share_bytes, chunks))))
+    if problem.collective != "reduce_scatter":
+        away, plan = _best([(away, [away.direct(), start]) for away, start in given], part)
+        parts.append(gathered(symmetry, _spread(away, plan, away.turns(plan))))
+        given = [(away, plan)]
+    if problem.collective != "all_gather":
+        tried = []
+        for away, start in given:
+            back = Trees(ways, share_bytes / away.chunks, away.chunks, inward=True)
+            tried.append((back, [back.direct(), back.turned(start, away.ends_s(start))]))
+        back, plan = _best(tried, part)
+        parts.insert(0, backwards(gathered(symmetry, _spread(back, plan, -back.turns(plan)))))
+    yield then(*parts) if len(parts) > 1 else parts[0]
+    if problem.collective == "all_reduce" and problem.ranks <= MOST_EXCHANGING:
+        for chunks in counts:
             yield from _exchanged_sums(problem, symmetry, ways, chunks)
 
 
@@ -134,7 +139,7 @@ def _with_exchanges(symmetry: Symmetry, search: Exchanges, plan: Plan[Ints]) -> 
 def _exchanged(problem: Problem, symmetry: Symmetry, ways: Ways) -> Iterator[Schedule]:
     """By paths of whole blocks."""
     search = Paths(ways, symmetry, problem.size_bytes / problem.ranks)
-    plan = _best(search, [search.direct(), search.hop_by_hop()], _part(problem))
+    _, plan = _best([(search, [search.direct(), search.hop_by_hop()])], _part(problem))
     yield Schedule("all_to_all", _translated(search, plan))
 
 
@@ -166,11 +171,16 @@ def _part(problem: Problem) -> float:
     return LOW_EFFORT * part if problem.effort == "low" else part
 
 
-def _best(search: Search[Shape], starts: Sequence[Plan[Shape]], part: float) -> Plan[Shape]:
-    """The best plan, after some changes to each start and more to the best of them."""
-    most = int(part * max(_most(search, plan) for plan in starts))
-    tried = [search.run(start, int(most * FIRST)) for start in starts]
-    return search.run(min(tried, key=lambda plan: plan.end_s), most)
+def _best(tried: Sequence[tuple[Kind, Sequence[Plan[Shape]]]], part: float) -> tuple[Kind, Plan[Shape]]:
+    """The best search and plan, after some changes to all starts of each search, and more to the best of them."""
+    begun = []
+    for search, starts in tried:
+        most = part * max(_most(search, plan) for plan in starts)
+        begun += [(search.run(start, int(most * FIRST)), search, most) for start in starts]
+    plan, search, most = min(begun, key=lambda found: found[0].end_s)
+    for _ in tried:  # each time it begins warm again
+        plan = search.run(plan, int(most))
+    return search, plan
 
 
 def _most(search: Search[Shape], plan: Plan[Shape]) -> int:
