@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from choreo.topology import Topology, compose
 from choreo.topology.blocks import graph
 from choreo.topology.graph import Links
 
-PORTS = (25e9, 100e9, 50e9, 50e9, 25e9, 100e9)
 
-
-def two_levels() -> Topology:
-    """Devices with ports of different speed at two leaf switches, whose links to a spine carry several messages."""
-    devices = np.arange(len(PORTS))
-    leaf = 6 + devices % 2
-    ends = np.concatenate((devices, [6, 7])), np.concatenate((leaf, [8, 8]))
-    speed = np.concatenate((PORTS, [100e9, 100e9]))
-    src, dst = (np.concatenate(both) for both in (ends, ends[::-1]))
-    links = Links(src, dst, np.tile(speed, 2), np.full(16, 5e-7))
-    return compose("two levels", [graph(6, links, 3)])
+def two_levels(leaf: Sequence[int] = (0, 1) * 3, ports: Sequence[float] = (25, 100, 50, 50, 25, 100)) -> Topology:
+    """Devices with ports of so many GB/s at leaf switches, which have 100 GB/s to a spine for several messages."""
+    devices, leaves = len(leaf), max(leaf) + 1
+    below = np.arange(devices + leaves)
+    above = devices + np.concatenate((leaf, np.full(leaves, leaves)))
+    src, dst = np.concatenate((below, above)), np.concatenate((above, below))
+    width = 1e9 * np.concatenate((ports, np.full(leaves, 100.0)))
+    links = Links(src, dst, np.tile(width, 2), np.full(len(src), 5e-7))
+    return compose("two levels", [graph(devices, links, leaves + 1)])

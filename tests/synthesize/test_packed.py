@@ -138,6 +138,16 @@ def test_a_known_bound_ends_the_search_for_trees(monkeypatch: pytest.MonkeyPatch
     assert rounds[1] < rounds[0]
 
 
+@pytest.mark.parametrize("collective", ["reduce_scatter", "broadcast", "reduce"])
+def test_behind_switches_of_two_levels_trees_follow_a_ring(collective: str) -> None:
+    network = two_levels((0, 1, 1, 0, 2, 1, 0, 0, 1), (50,) * 9)
+    problem = read_problem(collective, network, "64MiB", ranks=None, root=None, effort="low")
+    made = [one.schedule for one in packed(problem)]
+    efficiency = [choreo.simulate(schedule, network, "64MiB").efficiency for schedule in made]
+    choreo.prove(made[int(np.argmax(efficiency))])
+    assert max(efficiency) > (0.995 if collective == "reduce_scatter" else 0.98)
+
+
 def test_a_receiver_takes_in_others_beside_a_slow_message() -> None:
     network = choreo.get_topology("switch(5, 100GB/s, 1us)")
     for device, port, speed in ((0, "out", 0.9), (2, "out", 0.1), (3, "out", 0.5), (0, "in", 0.9), (3, "in", 0.5)):

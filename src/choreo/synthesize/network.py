@@ -17,7 +17,7 @@ from choreo.simulate.flows.engine import costs_of
 from choreo.topology import Topology
 from choreo.topology.graph import Bools, Floats, Ints
 
-__all__ = ["Hops", "along_switches", "hops_between", "hops_of"]
+__all__ = ["Hops", "along_switches", "around", "hops_between", "hops_of"]
 
 # A message that takes less than this fraction of a link leaves room on it.
 FULL = 0.99
@@ -197,6 +197,25 @@ def along_switches(topology: Topology, src: Ints, dst: Ints) -> Bools:
         if block.kind == "switch":
             kept &= ~inside | (here == there) | ((here + 1) % block.size == there)
         stride *= block.size
+    return kept
+
+
+def around(hops: Hops) -> Bools:
+    """Which hops are over one link, or lead to the next member of a ring, in which neighbours have few links between.
+
+    Behind switches each member then receives from one other, and links between switches carry little.
+    """
+    links = np.diff(hops.load.tocsc().indptr)
+    away = np.full((hops.members, hops.members), np.inf)
+    away[hops.src, hops.dst] = links
+    ring = [0]
+    away[:, 0] = np.inf
+    while len(ring) < hops.members:
+        ring.append(int(away[ring[-1]].argmin()))
+        away[:, ring[-1]] = np.inf
+    after = np.empty(hops.members, np.int64)
+    after[ring] = np.roll(ring, -1)
+    kept: Bools = (links == 1) | (after[hops.src] == hops.dst)
     return kept
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from choreo.schedule import Schedule, backwards
 from choreo.schedule.weights import BLOCK_WEIGHT, whole_weights
-from choreo.synthesize.network import Hops, along_switches
+from choreo.synthesize.network import Hops, along_switches, around
 from choreo.synthesize.problem import LEAST_CHUNK_BYTES, Candidate, Problem
 from choreo.synthesize.relays import connects, group_hops, relays_of, settled
 from choreo.synthesize.timeline import Tasks, in_time, steps_of
@@ -42,6 +42,8 @@ MOST_LOOKS = 1 << 27
 AGAIN = 4
 # After two numbers of chunks that gain less than this fraction of the time, more are not tried.
 HARDLY = 0.002
+# A ring through switches is tried if its trees reach this share of the bound.
+NEAR_BOUND = 0.9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,10 +104,26 @@ def packed(problem: Problem) -> Iterator[Candidate]:
             if disjoint is not None:
                 yield from _on(problem, network, disjoint)
                 return
+    for network, division in _packings(problem, networks):
+        for candidate in _on(problem, network, division):
+            yield replace(candidate, schedule=settled(candidate.schedule, problem, relays))
+
+
+def _packings(problem: Problem, networks: Sequence[Hops]) -> Iterator[tuple[Hops, Division]]:
+    """Networks with trees packed into them.
+
+    Where messages leave room on links, a ring through the switches comes first, if it is hardly slower than the bound.
+    """
+    first = networks[0]
+    if first.leave_room and first.members == first.devices + first.relays:
+        ring = first.keeping(around(first))
+        if connects(ring):
+            division = packed_division(problem, ring.with_busy_ports())
+            if division(1)[1] * part_bytes(problem) * NEAR_BOUND <= problem.bound().bandwidth_bound_s:
+                yield ring, division
     for network in networks:
         for loads in (network.with_busy_ports(), network) if network.leave_room else (network,):
-            for candidate in _on(problem, network, packed_division(problem, loads)):
-                yield replace(candidate, schedule=settled(candidate.schedule, problem, relays))
+            yield network, packed_division(problem, loads)
 
 
 def _on(problem: Problem, hops: Hops, division: Division) -> Iterator[Candidate]:
