@@ -44,6 +44,10 @@ LLAMA_3_1 = {
     "rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }  # fmt: skip
+YARN = {
+    "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "beta_fast": 4.0, "beta_slow": 1.0,
+    "original_max_position_embeddings": 32,
+}  # fmt: skip
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"rope_parameters": LLAMA_3_1},
     "mistral": {"sliding_window": 8},
@@ -53,10 +57,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3_moe": {"head_dim": 16, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
                   "norm_topk_prob": True},
     "deepseek_v2": {**EXPERTS, **LATENT, "topk_method": "group_limited_greedy"},
-    "deepseek_v3": {**EXPERTS, **LATENT},
+    "deepseek_v3": {**EXPERTS, **LATENT, "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0}},
     "glm4_moe": {**EXPERTS, "head_dim": 16, "use_qk_norm": True},
     "gpt_oss": {"head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8,
-                "rope_parameters": {"rope_type": "default", "rope_theta": 15e4}},
+                "rope_parameters": {**YARN, "truncate": False}},
     "llama4_text": {"head_dim": 16, "num_local_experts": 4, "intermediate_size_mlp": 80, "attention_chunk_size": 8,
                     "interleave_moe_layer_step": 2, "rope_parameters": LLAMA_3_1, "attn_temperature_tuning": False},
     "gemma": {"head_dim": 16},

@@ -42,7 +42,9 @@ def training_sheet(run: TrainingRun) -> Sheet:
         run.summary(),
         tuple(facts),
         (
-            SheetTable("parts of the median step", ("part", "measured", "share", "predicted"), rows, (1, 2, 3)),
+            SheetTable(
+                "where the time went, in the median step", ("part", "measured", "share", "predicted"), rows, (1, 2, 3)
+            ),
             SheetTable("steps", ("step", "loss", "tokens/s", "MFU", "time", "predicted"), steps, (0, 1, 2, 3, 4, 5)),
         ),
     )
