@@ -120,6 +120,16 @@ def test_the_page_says_what_the_planner_warns_of() -> None:
     assert "megatron-core" in found.best.step.warnings[0]
 
 
+@pytest.mark.parametrize("model", ["resnet-50", "dlrm"])
+def test_the_timeline_of_a_model_without_a_pipeline_ends_with_its_all_reduce(model: str) -> None:
+    found = plan(model, cluster="dgx-1", gpus=64, global_batch=8192)
+    tail = page_data(found)["plans"][0]["timeline"]["tail"]
+    assert [part["name"] for part in tail] == ["gradients and parameters", "contention", "optimizer"]
+    assert tail[0]["start_s"] == pytest.approx(found.best.step.pipeline.time_s)
+    assert tail[0]["end_s"] - tail[0]["start_s"] == pytest.approx(found.best.step.exposed_comm_s["dp all_reduce"])
+    assert tail[-1]["end_s"] == pytest.approx(found.best.step.step_time_s, rel=1e-3)
+
+
 def test_the_data_add_up(planning: Planning) -> None:
     page = page_data(planning)
     for one, planned in zip(page["plans"], planning.plans, strict=True):

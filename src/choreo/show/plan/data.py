@@ -129,8 +129,11 @@ def _timeline(step: Step) -> TimelineData:
     if len(tasks) > MOST_TASKS:
         tasks = [*tasks[: MOST_TASKS // 2], *tasks[-MOST_TASKS // 2 :]]
     tail, at = [], step.pipeline.time_s
+    # A convolutional network or a recommender has no part of that name: it waits for one all_reduce at the end.
+    summing = step.parts.get("data parallel", step.exposed_comm_s.get("dp all_reduce", 0.0))
     after = {
-        "gradients and parameters": (step.parts.get("data parallel", 0.0), "wait-0"),
+        "gradients and parameters": (summing, "wait-0"),
+        "contention": (step.parts.get("contention", 0.0), "kernels"),
         "optimizer": (step.parts.get("optimizer", 0.0), "optimizer"),
         "stragglers": (step.parts.get("stragglers", 0.0), "part"),
     }

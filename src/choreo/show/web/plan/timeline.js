@@ -88,7 +88,7 @@ export class Timeline {
     }
   }
 
-  // After the pipeline: gradients, optimizer, and waiting for stragglers.
+  // After the pipeline: gradients, what overlapping them cost, optimizer, and waiting for stragglers.
   tail(draw, inset) {
     for (const { color: name, start_s: start, end_s: end } of this.plan.timeline.tail) {
       draw.fillStyle = color(name);
