@@ -289,6 +289,13 @@ def test_every_command_takes_json_as_the_help_says(command: str) -> None:
     assert "--json" in fine(command, "--help").out
 
 
+@pytest.mark.parametrize("command", ["plan", "train", "tune", "sweep"])
+@pytest.mark.parametrize("columns", ["60", "80"])
+def test_help_breaks_no_name_at_a_hyphen(command: str, columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert not [line for line in fine(command, "--help").out.splitlines() if line.endswith("-")]
+
+
 def test_help_and_version() -> None:
     listed = fine("--help").out
     assert all(command in listed for command in COMMANDS)

@@ -53,6 +53,8 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["list", "allreduce"], "there is no collective or list 'allreduce'; did you mean 'all_reduce'"),
     (["list", "ALL_REDUCE"], "there is no collective or list 'ALL_REDUCE'; did you mean 'all_reduce'?"),
     (["price", "allreduce", "-p", "4", *SIZE], "did you mean 'all_reduce'?"),
+    (["show", "allreduce", "-p", "4"], "there is no collective 'allreduce'; did you mean 'all_reduce'?"),
+    (["build", "allreduce", "-o", "x.json"], "there is no collective 'allreduce'; did you mean 'all_reduce'?"),
     (["price", "all_reduce", "-a", "tree", "-p", "4", *SIZE], "did you mean 'double_binary_tree'?"),
     (["list", "modles"], "there is no collective or list 'modles'; did you mean 'models'"),
     (["list", ""], "there is no collective or list ''; lists: algorithms, models, "),

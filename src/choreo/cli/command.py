@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
@@ -18,10 +18,30 @@ __all__ = ["Command", "Option", "grouped", "refuse_beside"]
 Option = Callable[[Callable[..., object]], Callable[..., object]]
 
 GROUP = "choreo_group"
+UNBROKEN = "\N{NON-BREAKING HYPHEN}"
+
+
+class _HelpFormatter(click.HelpFormatter):
+    """Help that breaks no line at a hyphen, so that the names in it can be copied."""
+
+    def write_dl(self, rows: Iterable[tuple[str, str | None]], col_max: int = 30, col_spacing: int = 2) -> None:
+        super().write_dl([(name, (text or "").replace("-", UNBROKEN)) for name, text in rows], col_max, col_spacing)
+
+    def write_text(self, text: str) -> None:
+        super().write_text(text.replace("-", UNBROKEN))
+
+    def write(self, string: str) -> None:
+        super().write(string.replace(UNBROKEN, "-"))
+
+
+class _Context(click.Context):
+    formatter_class = _HelpFormatter
 
 
 class Command(click.Command):
     """A command whose --help has groups of options, and that takes --limit."""
+
+    context_class = _Context
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)

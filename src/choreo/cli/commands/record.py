@@ -32,7 +32,9 @@ class _Record(click.Group):
 
 
 @click.group("record", cls=_Record, invoke_without_command=True)
-@click.option("--runs", type=click.IntRange(min=0), default=10, show_default=True, help="How many runs to list.")
+@click.option(
+    "--runs", type=click.IntRange(min=0), metavar="N", default=10, show_default=True, help="How many runs to list."
+)
 @json_option
 @click.pass_context
 def command(ctx: click.Context, runs: int, as_json: bool) -> None:

@@ -13,7 +13,7 @@ from choreo.run.launch.on_ray.cluster import PLACEMENTS
 
 
 @click.command("run", cls=Command, context_settings={"allow_interspersed_args": False})
-@click.option("-n", "-p", "--ranks", "count", type=int, metavar="N", help="How many ranks to start on this machine.")
+@click.option("-p", "-n", "--ranks", "count", type=int, metavar="N", help="How many ranks to start on this machine.")
 @click.option("-m", "--module", is_flag=True, help="Run a module, as python -m does.")
 @click.option("--nodes", type=int, default=1, metavar="M", help="Number of machines, with N ranks each (1).")
 @click.option("--node-rank", type=int, default=0, metavar="K", help="The number of this machine, from 0 (0).")

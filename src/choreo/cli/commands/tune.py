@@ -33,7 +33,10 @@ def command(topology: str | None, ranks: int | None, placement: str | None, tune
     choreo tune --topology hgx-h100:4 --tuner nccl.conf
 
     NCCL's own choice stands unless another is faster by more than 5 %. The file is what NCCL's example tuner plugin
-    reads: NCCL_TUNER_PLUGIN=libnccl-tuner-example.so NCCL_TUNER_CONFIG_FILE=nccl.conf.
+    reads, with this in the environment of the job:
+
+    \b
+    NCCL_TUNER_PLUGIN=libnccl-tuner-example.so NCCL_TUNER_CONFIG_FILE=nccl.conf
     """
     from choreo.files import write_text
     from choreo.tune import tune, tuner_text

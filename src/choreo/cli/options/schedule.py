@@ -176,6 +176,10 @@ class ScheduleOptions:
         if self.collective is not None and (option := FILES.get(Path(self.collective).suffix)):
             file = shown(self.collective)
             raise UsageError(f"{file} is not a collective; for a file write {option} {shlex.quote(file)}")
+        if self.collective is not None:
+            from choreo.collectives import get_collective
+
+            get_collective(self.collective)  # which refuses a name that it does not know
 
     def _refuse_beside_file(self, ranks: int | None) -> None:
         given = {

@@ -143,7 +143,8 @@ def _echo_wrapped_table(
 
 def echo_comment(text: str) -> None:
     """Print a line that begins with #, as nccl-tests does, broken where the terminal is too narrow for it."""
-    click.echo("\n".join(textwrap.wrap(f"# {text}", width(piped=1 << 20), subsequent_indent="#   ")))
+    lines = textwrap.wrap(f"# {text}", width(piped=1 << 20), subsequent_indent="#   ", break_on_hyphens=False)
+    click.echo("\n".join(lines))
 
 
 def echo_nccl_table(columns: Sequence[Column], units: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -187,7 +188,8 @@ class NcclTable:
 def _echo_left_out(names: Sequence[str], before: str = "") -> None:
     if names:
         hidden = f"columns hidden at width {width()}: {', '.join(dict.fromkeys(names))}"
-        for line in [*textwrap.wrap(hidden, width() - len(before)), "(--json has everything)"]:
+        lines = textwrap.wrap(hidden, width() - len(before), break_on_hyphens=False)
+        for line in [*lines, "(--json has everything)"]:
             click.secho(f"{before}{line}", dim=True)
 
 
