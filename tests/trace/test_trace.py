@@ -316,11 +316,11 @@ def test_a_short_file_may_speak_of_many_ranks(tmp_path: Path) -> None:
 
 def test_what_is_no_trace_is_refused_by_name(tmp_path: Path) -> None:
     for content, told in (
-        (b"hello", "is no trace that can be read"),
-        (b"", "is no trace"),
+        (b"hello", "is not a trace in a known format; known are PyTorch's profiler"),
+        (b"", "is not a trace in a known format"),
         (
             b'{\n    "aten::conv2d": {"build_data_generator": "PyTorch:DefaultDataGenerator"},' + b" " * 80 + b"}",
-            "is no trace",
+            "is not a trace in a known format",
         ),
         (b"\x1f\x8bnope", "damaged gzip"),
         (b'{"traceEvents": [1]}', "an event is an object"),

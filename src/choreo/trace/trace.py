@@ -30,6 +30,7 @@ READABLE = (
     "text_workload",
     "chakra",
 )
+KNOWN = "PyTorch's profiler and execution traces, Chakra (.et and JSON), and the text workloads of ASTRA-sim and SimAI"
 TOGETHER = ["execution_trace", "kineto"]  # of one run
 WRITABLE = ("chakra", "goal")
 
@@ -104,12 +105,12 @@ def _read_all(
         if name is not None:
             found.append((name, file, data))
         elif len(files) == 1:
-            raise TraceError(f"{shown(file)} is no trace that can be read; known are {', '.join(READABLE)}")
+            raise TraceError(f"{shown(file)} is not a trace in a known format; known are {KNOWN}")
         else:
             findings.note("file that is no trace, left out", shown(file))
     kinds = sorted({name for name, *_ in found})
     if not found:
-        raise TraceError(f"none of {len(files)} files is a trace; known are {', '.join(READABLE)}")
+        raise TraceError(f"none of {len(files)} files is a trace in a known format; known are {KNOWN}")
     if kinds == TOGETHER:
         traces = _pairs(found, findings)
     elif len(kinds) > 1:
