@@ -192,6 +192,9 @@ def test_a_file_shows_what_a_link_shows() -> None:
         ("slow=1*x", "slow has 'x' where a number belongs"),
         ("size=lots", "size"),
         ("rankz=4", "did you mean 'ranks'"),
+        ("hello", "'hello' is not a link of the page"),
+        ("foo=bar", "'foo=bar' is not a link of the page"),
+        ("ranks=4&view=map", "a file without a server shows one moment, not view=map; leave out view"),
     ):
         with pytest.raises(choreo.UsageError, match=re.escape(told)):
             static_page(link)

@@ -31,10 +31,7 @@ def static_page(link: str = "") -> str:
     >>> static_page("ranks=4&topology=switch").splitlines()[0]
     '<!doctype html>'
     """
-    state = dict(parse_qsl(link.rpartition("#")[2]))
-    for name in state:
-        if name not in NAMES and (close := difflib.get_close_matches(name, NAMES, n=1)):  # others are of other views
-            raise UsageError(f"this is not a link of the page: it has no {short(name)!r}; did you mean {close[0]!r}?")
+    state = _state(link)
     fields = _fields(state)
     answers: dict[str, object] = {"state": state, "words": words(Words())}
     try:
@@ -62,6 +59,19 @@ def static_page(link: str = "") -> str:
         page = page.replace(f"@{name}@", filled[name])
     before, _, after = page.partition("@DATA@")
     return before + filled["DATA"] + after.replace("@SCRIPT@", filled["SCRIPT"])
+
+
+def _state(link: str) -> dict[str, str]:
+    """The names and values of a link to the view of one moment."""
+    state = dict(parse_qsl(link.rpartition("#")[2]))
+    for name in state:
+        if name not in NAMES and (close := difflib.get_close_matches(name, NAMES, n=1)):  # others are of other views
+            raise UsageError(f"this is not a link of the page: it has no {short(name)!r}; did you mean {close[0]!r}?")
+    if link and not state.keys() & {*NAMES}:
+        raise UsageError(f"{short(link)!r} is not a link of the page; copy the part after the # in its address")
+    if (view := state.get("view", "moment")) != "moment":
+        raise UsageError(f"a file without a server shows one moment, not view={short(view)}; leave out view")
+    return state
 
 
 def _fields(state: dict[str, str]) -> Fields:
