@@ -148,7 +148,6 @@ def command(
         pin=pin,
         timeout_s=timeout,
     )
-    say = lambda sentence: click.echo(f"choreo: {sentence}", err=True)  # noqa: E731 - one line, used once
     table = None if as_json else BenchTable(options)
     constants = load_constants()
 
@@ -156,6 +155,9 @@ def command(
         keep(row, constants=msgspec.to_builtins(constants), registered=registered, pin=pin)
         if table is not None:
             table.row(row)
+
+    def say(sentence: str) -> None:
+        click.echo(f"choreo: {sentence}", err=True)
 
     report = measure(options, constants=constants, each=each, say=say)
     if table is None:

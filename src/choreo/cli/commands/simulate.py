@@ -198,12 +198,15 @@ def command(
 
         refuse_beside("--workload", KNOWN_TO_WORKLOADS)
         where = place(need_topology(topology), placement, ranks)
-        where = replace(where, topology=what_if(where, slow_link, slow_rank, routing))
-        pictures: dict[str, Path | None] = {"trace": trace, "html": html}
-        options = {name: others[name] for name in ("device", "kernels", "order", "at_once")}
-        options |= {"algorithm": ",".join(chosen.algorithms) or "suggested", "packets": packets_of(others, routing)}
         simulate_files(
-            workload, where, others["groups"], ranks, gamma=gamma, as_json=as_json, pictures=pictures, options=options
+            workload,
+            replace(where, topology=what_if(where, slow_link, slow_rank, routing)),
+            others["groups"],
+            ranks,
+            gamma=gamma,
+            as_json=as_json,
+            pictures={"trace": trace, "html": html},
+            options=_workload_options(chosen, routing, others),
         )
         return
     if compare is not None:
@@ -245,6 +248,15 @@ def command(
         rank_all(asked, sizes[0], as_json)
     else:
         simulate_one(asked, sizes[0], as_json, trace, html)
+
+
+def _workload_options(chosen: ScheduleOptions, routing: str | None, others: dict[str, Any]) -> dict[str, Any]:
+    """How a workload's kernels are timed and its collectives are run."""
+    options = {name: others[name] for name in ("device", "kernels", "order", "at_once")}
+    return options | {
+        "algorithm": ",".join(chosen.algorithms) or "suggested",
+        "packets": packets_of(others, routing),
+    }
 
 
 def _sizes(chosen: ScheduleOptions, size: int | None, sweep: tuple[int, int] | None) -> list[int]:
