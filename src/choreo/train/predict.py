@@ -39,7 +39,7 @@ def predict(
         raise UsageError(f"{config.model.name} is not a transformer, and only transformers are predicted")
     on_gpu = config.device == "cuda"
     if on_gpu and config.ranks > 1:
-        raise UsageError(f"{config.ranks} ranks on GPUs of this machine are not predicted, one is")
+        raise UsageError(f"on GPUs of this machine only a single rank is predicted, not {config.ranks}")
     if cluster is None:
         cluster = f"{get_device(gpu_name()).cluster}:1" if on_gpu else THIS_MACHINE
     found = _summing(config, get_cluster(cluster))

@@ -137,7 +137,7 @@ def _finish(table: Table, as_json: bool, output: Path | None, plot: Path | None)
 
 def _asked(verb: str, name: str | None, given: dict[str, str]) -> tuple[str, dict[str, list[Value]]]:
     """The verb and the values of its axes, from a TOML file or the command line; options override the file."""
-    from choreo.sweep.verbs import named_axis
+    from choreo.sweep.verbs import get_verb, named_axis
 
     found = {option: values_of(option, text) for option, text in given.items()}
     if Path(verb).suffix == ".toml":
@@ -151,7 +151,10 @@ def _asked(verb: str, name: str | None, given: dict[str, str]) -> tuple[str, dic
     if name is None:
         example = "all_reduce" if place == "collective" else "llama3-8b"
         raise UsageError(f"say which {place}: choreo sweep {verb} {example} ...; see choreo sweep --help")
-    return verb, {place: values_of(place, name)} | found
+    axes = {place: values_of(place, name)} | found
+    if missing := [f"--{axis.replace('_', '-')}" for axis in get_verb(verb).needed if axis not in axes]:
+        raise UsageError(f"choreo sweep {verb} needs {' and '.join(missing)} too; give one value, or several")
+    return verb, axes
 
 
 def _tell_errors(table: Table) -> None:

@@ -46,7 +46,7 @@ def duckdb_engine(folder: Path, *, fresh: bool = True) -> Iterator[Engine]:
             statements = connection.extract_statements(text)
             kinds = {str(statement.type).rpartition(".")[2] for statement in statements}
             if len(statements) != 1 or not kinds <= {"SELECT", "SELECT_STATEMENT", "EXPLAIN", "EXPLAIN_STATEMENT"}:
-                raise UsageError(f"{short(text)!r} is not one query; write select ..., the store is only read here")
+                raise UsageError(f"{short(text)!r} is not a single select; queries only read the store")
             cursor = connection.execute(text, list(parameters))
             rows = cursor.fetchall()
         except (duckdb.IOException, duckdb.InternalException, duckdb.SerializationException) as error:
