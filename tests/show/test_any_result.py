@@ -16,6 +16,7 @@ from choreo.errors import UsageError
 from choreo.plan import Planning
 from choreo.show import kinds, notebook_html, to_html, to_svg, to_text
 from choreo.show.sheet import Sheet, SheetTable, sheet_html, sheet_text
+from choreo.show.train.sheet import training_sheet
 from choreo.show.workload.sheet import workload_sheet
 from tests.helpers.pages.browser import Browser, needs_browser
 
@@ -42,8 +43,8 @@ def _two_jobs() -> choreo.Simulation:
     return choreo.simulate_together(jobs, choreo.get_topology("ring(4, 50GB/s, 1us)"))
 
 
-def _training() -> choreo.TrainingRun:
-    step = choreo.TrainingStep(0, 5.5, 1000.0, 0.02, 0.021, 0.1, {"compute": 0.018, "dp all_reduce": 0.002})
+def _training(predicted_s: float | None = 0.021) -> choreo.TrainingRun:
+    step = choreo.TrainingStep(0, 5.5, 1000.0, 0.02, predicted_s, 0.1, {"compute": 0.018, "dp all_reduce": 0.002})
     return choreo.TrainingRun(
         model="gpt2-124m", plan=choreo.Plan(dp=2, precision="fp32"), ranks=2, device="cpu", backend="choreo",
         global_batch=2, seq=64, steps=(step, step), memory_bytes=1e8,
@@ -120,6 +121,14 @@ def test_pictures_of_what_has_one() -> None:
     for thing in (3, [], [3], "ring"):
         with pytest.raises(UsageError, match="cannot be shown; give a schedule"):
             to_text(thing)
+
+
+def test_a_run_without_a_prediction_has_no_column_of_dashes() -> None:
+    assert [table.columns[-1] for table in training_sheet(_training()).tables] == ["predicted", "predicted"]
+    sheet = training_sheet(_training(predicted_s=None))
+    assert [table.columns[-1] for table in sheet.tables] == ["share", "time"]
+    assert all(len(row) == len(table.columns) for table in sheet.tables for row in table.rows)
+    assert "predicted" in dict(sheet.facts)
 
 
 def test_what_a_model_or_plan_lacks_and_the_code_of_an_algorithm_are_left_out() -> None:

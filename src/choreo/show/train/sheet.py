@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from choreo.show.sheet import Sheet, SheetTable
 from choreo.train.result import TrainingRun
 from choreo.units import format_bytes, format_time
@@ -38,15 +40,24 @@ def training_sheet(run: TrainingRun) -> Sheet:
     if run.check is not None:
         same = "the same" if run.check["same"] else "not the same"
         facts.append(("check", f"{same} losses as one process, {run.check['error']:.1e} off at most"))
-    return Sheet(
-        run.summary(),
-        tuple(facts),
-        (
-            SheetTable(
-                "where the time went, in the median step", ("part", "measured", "share", "predicted"), rows, (1, 2, 3)
-            ),
-            SheetTable("steps", ("step", "loss", "tokens/s", "MFU", "time", "predicted"), steps, (0, 1, 2, 3, 4, 5)),
+    tables: tuple[SheetTable, ...] = (
+        SheetTable(
+            "where the time went, in the median step", ("part", "measured", "share", "predicted"), rows, (1, 2, 3)
         ),
+        SheetTable("steps", ("step", "loss", "tokens/s", "MFU", "time", "predicted"), steps, (0, 1, 2, 3, 4, 5)),
+    )
+    if not predicted and all(step.predicted_s is None for step in run.steps):
+        facts.append(("predicted", "nothing: choreo train says why when it starts"))
+        tables = tuple(_without_last_column(table) for table in tables)
+    return Sheet(run.summary(), tuple(facts), tables)
+
+
+def _without_last_column(table: SheetTable) -> SheetTable:
+    return replace(
+        table,
+        columns=table.columns[:-1],
+        rows=tuple(row[:-1] for row in table.rows),
+        right=tuple(at for at in table.right if at < len(table.columns) - 1),
     )
 
 

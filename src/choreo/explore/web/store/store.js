@@ -38,12 +38,11 @@ export class StoreView {
     this.filters = element("p", { class: "picks" }, holder);
     this.wrong = element("p", { class: "wrong", hidden: "" }, holder);
     this.work = new Work(holder);
-    const sql = element("p", { class: "command" }, holder);
+    const sql = element("p", { class: "command", hidden: "" }, holder);
     sql.append("SQL: ");
     this.sql = element("code", {}, sql);
-    const copy = element("button", { type: "button", class: "small", hidden: "" }, sql, "Copy");
+    const copy = element("button", { type: "button", class: "small" }, sql, "Copy");
     copy.addEventListener("click", () => this.copy(copy));
-    this.copier = copy;
     const legend = element("p", { class: "legend" });
     this.answer = element("div", { class: "answer" }, holder);
     const drawn = element("div", { class: "drawn" }, this.answer);
@@ -176,7 +175,7 @@ export class StoreView {
   draw() {
     const { found } = this, asked = this.now(), plotted = Boolean(found && found.rows.length && asked.chart !== "table");
     this.sql.textContent = found ? found.sql : "";
-    this.copier.hidden = !found;
+    this.sql.parentElement.hidden = !found;
     this.chart.box.hidden = !plotted;
     this.chart.legend.hidden = !plotted;
     this.answer.classList.toggle("plotted", plotted);
