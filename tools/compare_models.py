@@ -48,6 +48,7 @@ YARN = {
     "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "beta_fast": 4.0, "beta_slow": 1.0,
     "original_max_position_embeddings": 32,
 }  # fmt: skip
+WINDOWS = ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"]
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"rope_parameters": LLAMA_3_1},
     "mistral": {"sliding_window": 8},
@@ -67,9 +68,16 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gemma2": {"head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 20, "attn_logit_softcapping": 2.0,
                "final_logit_softcapping": 3.0},
     "gemma3_text": {"head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 20},
+    "arcee": {},
     "cohere": {},
+    "cohere2": {"sliding_window": 8, "layer_types": WINDOWS},
+    "ernie4_5": {"head_dim": 16},
+    "exaone4": {"sliding_window": 8, "layer_types": WINDOWS, "sliding_window_pattern": 4},
+    "glm4_moe_lite": {**EXPERTS, **LATENT},
     "nemotron": {},
     "olmo2": {},
+    "olmo3": {"sliding_window": 8, "layer_types": WINDOWS},
+    "olmoe": {"num_experts": 8, "num_experts_per_tok": 2},
     "stablelm": {},
     "starcoder2": {},
     "gpt_neox": {"num_key_value_heads": HEADS},
@@ -182,7 +190,7 @@ def translated(state: State, model: Model, family: str) -> State:
 
 
 def _translate(name: str, family: str) -> str:
-    after = family in {"olmo2", "gemma2", "gemma3_text"}  # their norms follow attention and MLP
+    after = family in {"olmo2", "olmo3", "exaone4", "gemma2", "gemma3_text"}  # their norms follow attention and MLP
     name = name.replace("post_attention_layernorm", "norms.after_attention" if after else "norms.before_mlp")
     for there, here in NAMES:
         name = re.sub(there, here, name)
@@ -195,7 +203,7 @@ def _taken_apart(name: str, value: Tensor, model: Model, family: str) -> State:
         value = value.T
     if family in {"nemotron", "gemma", "gemma2", "gemma3_text"} and "norm" in name and name.endswith("weight"):
         value = value + 1
-    if family in {"llama4_text", "cohere"} and ("q_proj" in name or "k_proj" in name):
+    if family in {"llama4_text", "cohere", "cohere2", "ernie4_5"} and ("q_proj" in name or "k_proj" in name):
         value = value.unflatten(0, (-1, model.head_dim // 2, 2)).transpose(1, 2).flatten(0, 2)
     if "eh_proj" in name:  # there the token comes first
         value = value.roll(value.shape[1] // 2, dims=1)

@@ -25,6 +25,10 @@ CONFIGS = Path(__file__).parents[1] / "data" / "models"
         ("gpt-oss-20b", 128, 2, False),
         ("gemma-2-9b", 4096, 2, False),
         ("gemma-3-4b", 4096, 6, False),
+        ("gemma-3-27b", 1024, 6, False),
+        ("command-r7b", 4096, 4, False),
+        ("olmo-3-32b", 4096, 4, False),
+        ("exaone-4.0-32b", 4096, 4, False),  # says "LLLG"
         ("llama-4-scout", 8192, 4, True),
         ("qwen2-7b", 0, 0, False),  # names a window that it does not use
         ("llama-3.1-8b", 0, 0, False),
@@ -49,6 +53,23 @@ def test_what_only_some_families_have_is_read() -> None:
     later = read_config(CONFIGS / "gemma-3-4b.json")
     assert (later.score_cap, later.logit_cap, later.rope_base, later.rope_base_windowed) == (0.0, 0.0, 1e6, 1e4)
     assert all(get_model(name).fused_scores for name in ("gemma-3-27b", "llama4-scout", "deepseek-v3"))
+
+
+def test_layers_without_a_window_may_have_no_positions() -> None:
+    for name in ("command-r7b", "exaone-4.0-32b"):
+        assert read_config(CONFIGS / f"{name}.json").rope_skips == 4
+    assert read_config(CONFIGS / "olmo-3-32b.json").rope_skips == 0
+
+
+def test_what_is_not_built_is_told() -> None:
+    told = {
+        "command-r-plus": "norms of queries and keys with weights for each head",
+        "hunyuan-a13b": "norms of queries and keys after their positions",
+        "phi-3.5-moe": "routing by SparseMixer, biases of attention's outputs",
+        "ernie-4.5-300b-a47b": "a bias that balances scores by softmax",
+    }
+    for name, words in told.items():
+        assert read_config(CONFIGS / f"{name}.json").not_built == get_model(name).not_built == words
 
 
 def test_a_window_sees_what_it_sees() -> None:

@@ -30,17 +30,25 @@ CONFIGS = Path(__file__).parents[1] / "data" / "models"
 # As the checkpoints have them, to the last one.
 EXACT = {
     "bloom": 176_247_271_424,
+    "command-r-plus": 103_810_674_688,
+    "command-r7b": 8_028_033_024,
     "dbrx": 131_596_523_520,
     "deepseek-v2-lite": 15_706_484_224,
     "deepseek-v3": 671_026_419_200,
+    "ernie-4.5-300b-a47b": 299_484_163_264,
+    "exaone-4.0-32b": 32_003_216_384,
     "falcon-7b": 6_921_720_704,
     "gemma-2-9b": 9_241_705_984,
+    "gemma-3-27b": 27_009_346_304,
     "gemma-3-4b": 3_880_263_168,
     "gemma-7b": 8_537_680_896,
+    "glm-4.7-flash": 29_943_393_920,
     "gpt-neox-20b": 20_554_567_680,
     "gpt-oss-20b": 20_914_757_184,
     "gpt2": 124_439_808,
     "gpt2-xl": 1_557_611_200,
+    "granite-3.1-3b-a800m": 3_298_793_472,
+    "hunyuan-a13b": 80_393_183_232,
     "llama-2-70b": 68_976_648_192,
     "llama-2-7b": 6_738_415_616,
     "llama-3.1-8b": 8_030_261_248,
@@ -49,6 +57,8 @@ EXACT = {
     "mixtral-8x7b": 46_702_792_704,
     "mpt-7b": 6_649_286_656,
     "nemotron-4-340b": 341_029_195_776,
+    "olmo-3-32b": 32_233_522_176,
+    "olmoe-1b-7b": 6_919_161_856,
     "opt-1.3b": 1_315_758_080,
     "phi-2": 2_779_683_840,
     "phi-3-mini": 3_821_079_552,
@@ -56,6 +66,7 @@ EXACT = {
     "qwen2-moe": 14_315_784_192,
     "qwen3-30b-a3b": 30_532_122_624,
     "qwen3-8b": 8_190_735_360,
+    "qwen3-vl-235b": 235_093_634_560,
     "starcoder2-7b": 7_173_923_840,
 }
 
@@ -106,6 +117,18 @@ PUBLISHED = {
     "gemma-2-9b": 9.24,
     "gemma-2-27b": 27.2,
     "gemma-3-27b": 27.0,
+    "command-r": 35.0,
+    "command-r-plus": 103.8,
+    "mistral-large-123b": 122.6,
+    "mistral-nemo-12b": 12.25,
+    "mistral-small-24b": 23.57,
+    "yi-34b": 34.39,
+    "olmo-2-13b": 13.72,
+    "hunyuan-a13b": 80.4,
+    "gemma-2-2b": 2.61,
+    "gemma-3-1b": 1.0,
+    "gemma-3-4b": 3.88,
+    "ernie-4.5-300b-a47b": 299.5,
     "resnet-50": 0.025557,
     "resnet-101": 0.04455,
     "resnet-152": 0.06019,
@@ -113,8 +136,8 @@ PUBLISHED = {
 }
 
 
-# Billions of a checkpoint that holds more: a part that sees, layers that predict further tokens.
-ROUNDED = {"glm-4.5-air": (106.9, 13.4), "llama-4-scout": (107.8, 17.2)}
+# Billions of a checkpoint that holds more: a part that sees, layers that predict further tokens, a bias.
+ROUNDED = {"glm-4.5-air": (106.9, 13.4), "llama-4-scout": (107.8, 17.2), "phi-3.5-moe": (41.9, 6.6)}
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in CONFIGS.glob("*.json")))
@@ -172,6 +195,11 @@ def test_every_entry_has_a_source_and_a_name_of_its_own() -> None:
         ("gpt-1t", "megatron-1008b"),
         ("BLOOM", "bloom-176b"),
         ("resnet50", "resnet-50"),
+        ("Command R+", "command-r-plus"),
+        ("google/gemma-3-27b-pt", "gemma-3-27b"),
+        ("allenai/OLMo-2-0325-32B-Instruct", "olmo-2-32b"),
+        ("mistralai/Mistral-Large-Instruct-2407", "mistral-large-123b"),
+        ("Megatron-Turing NLG 530B", "megatron-529.6b"),
     ],
 )
 def test_names_as_people_type_them(text: str, name: str) -> None:
@@ -181,6 +209,8 @@ def test_names_as_people_type_them(text: str, name: str) -> None:
 def test_names_that_are_not_there() -> None:
     with pytest.raises(UnknownNameError, match=r"there is no model 'llama3-7b'; did you mean .*'llama3-8b'"):
         get_model("llama3-7b")
+    with pytest.raises(ModelError, match=r"^ai21labs/Jamba-v0.1 has layers with a state space \(Mamba\), which cannot"):
+        get_model("ai21labs/Jamba-v0.1")
     with pytest.raises(ModelError, match=r"resnet-50 is not a transformer"):
         get_model("resnet-50")
     with pytest.raises(UsageError, match="a model is a name, a path or a Model, not int"):
@@ -225,6 +255,26 @@ def llama(**changes: object) -> dict[str, object]:
         (
             {"model_type": "left out"},
             "config.json: model_type is missing, so its architecture is not known; add it, as in 'llama'",
+        ),
+        (
+            {"model_type": "qwen3_next"},
+            "config.json: a qwen3_next model has layers with linear attention, which cannot be described here",
+        ),
+        (
+            {"model_type": "minimax"},
+            "config.json: a minimax model has layers with linear attention, which cannot be described here",
+        ),
+        (
+            {"model_type": "hunyuan", "use_cla": True},
+            "config.json: use_cla is set: layers share their keys and values, which is not known here",
+        ),
+        (
+            {"model_type": "hunyuan_v1_moe", "num_experts": 8, "moe_topk": [1, 2]},
+            "config.json: moe_topk is not the same in all layers, which is not known here",
+        ),
+        (
+            {"model_type": "ernie4_5_moe", "moe_num_experts": 8, "moe_k": 2, "moe_layer_end_index": 7},
+            "config.json: moe_layer_end_index 7 is not the last of 32 layers, which is not known here",
         ),
         ({"model_type": 4}, "config.json: model_type must be text, not 4"),
         (

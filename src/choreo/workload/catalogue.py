@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from choreo.errors import ModelError, UnknownNameError, UsageError, shown
+from choreo.errors import ModelError, UnknownNameError, UsageError, short, shown
 from choreo.files import is_file
 from choreo.workload.graph.convolution import ConvNet
 from choreo.workload.graph.recommender import Recommender
 from choreo.workload.huggingface.config import read_config
+from choreo.workload.huggingface.refused import refusal
 from choreo.workload.model import PARTS, Model
 
 __all__ = ["Entry", "Workload", "get_model", "get_workload", "list_models", "list_workloads", "model_file"]
@@ -29,7 +30,7 @@ KINDS: Mapping[str, type[Model | ConvNet | Recommender]] = {
 
 # Suffixes on the Hugging Face hub that do not change a model's sizes.
 VARIANT = re.compile(
-    r"[-_ ](?:hf|base|instruct|chat|it|thinking|original|pretrain(?:ed)?|bf16|fp8|v\d+(?:\.\d+)*|\d{4}|\d+e)$",
+    r"[-_ ](?:hf|base|instruct|chat|it|pt|thinking|original|pretrain(?:ed)?|bf16|fp8|v\d+(?:\.\d+)*|\d{4}|\d+e)$",
     re.IGNORECASE,
 )
 
@@ -57,6 +58,8 @@ def get_workload(text: str | Path | Workload) -> Workload:
         return read_config(text)
     found = next((_names()[name] for name in map(_plain, _spellings(text)) if name in _names()), None)
     if found is None:
+        if why := refusal(text.rsplit("/", maxsplit=1)[-1]):
+            raise ModelError(f"{short(text)} has {why}, which cannot be described here")
         see = "see choreo list models, or give a config.json of Hugging Face or its folder"
         raise UnknownNameError("model", text, [entry.workload.name for entry in _entries()], see)
     return found.workload
@@ -117,7 +120,7 @@ def _spellings(text: str) -> Iterator[str]:
 
 
 def _plain(name: str) -> str:
-    return "".join(letter for letter in name.lower() if letter.isalnum() or letter == ".")
+    return "".join(letter for letter in name.lower().replace("+", "plus") if letter.isalnum() or letter == ".")
 
 
 @cache

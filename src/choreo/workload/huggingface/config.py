@@ -14,6 +14,7 @@ from choreo.files import is_folder, parse_json, read_text
 from choreo.workload.huggingface.families import FAMILIES
 from choreo.workload.huggingface.fields import Config, brief
 from choreo.workload.huggingface.not_built import not_built
+from choreo.workload.huggingface.refused import refusal
 from choreo.workload.model import Model, check_size
 
 __all__ = ["read_config"]
@@ -36,16 +37,10 @@ def read_config(source: str | Path | Mapping[str, object], *, name: str = "") ->
         path = path / "config.json" if is_folder(path) else path
         data, where = _read(path), shown(path)
         name = name or (path.parent.name if path.stem == "config" else path.stem)
-    family = _family(data, where)
     for inner in ("text_config", "llm_config"):  # of multimodal models
-        if isinstance(data.get(inner), dict) and family not in FAMILIES:
+        if isinstance(data.get(inner), dict):
             data = {**data, **_object(data[inner])}
-            family = _family(data, where)
-    if family not in FAMILIES:
-        family = short(family)
-        close = nearest(family, FAMILIES)
-        hint = f"the nearest known are {', '.join(close)}" if close else f"known: {', '.join(sorted(FAMILIES))}"
-        raise ModelError(f"{where}: model_type {family!r} is not an architecture known here; {hint}")
+    family = _known_family(data, where)
     name = name or str(data.get("_name_or_path") or family).rstrip("/").rsplit("/", maxsplit=1)[-1]
     try:
         config = Config(data, where, family)
@@ -62,6 +57,18 @@ def _family(data: Mapping[str, object], where: str) -> str:
     if not isinstance(family, str):
         raise ModelError(f"{where}: model_type must be text, not {brief(family)}")
     return family
+
+
+def _known_family(data: Mapping[str, object], where: str) -> str:
+    """The model_type, if it is one of those that are known."""
+    family = _family(data, where)
+    if family in FAMILIES:
+        return family
+    if why := refusal(family):
+        raise ModelError(f"{where}: a {short(family)} model has {why}, which cannot be described here")
+    close = nearest(family, FAMILIES)
+    hint = f"the nearest known are {', '.join(close)}" if close else f"known: {', '.join(sorted(FAMILIES))}"
+    raise ModelError(f"{where}: model_type {short(family)!r} is not an architecture known here; {hint}")
 
 
 def _object(value: object) -> dict[str, object]:

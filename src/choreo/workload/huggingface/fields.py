@@ -22,6 +22,10 @@ class Config:
         self.family = family
         self.prefix = prefix
 
+    def with_defaults(self, defaults: Mapping[str, object]) -> Config:
+        """The same fields, and others where they are missing."""
+        return Config({**defaults, **self.data}, self.where, self.family, self.prefix)
+
     def _find(self, names: tuple[str, ...]) -> tuple[str, object]:
         for name in names:
             if self.data.get(name) is not None:

@@ -11,6 +11,13 @@ from choreo.workload.model import Model
 __all__ = ["gemma", "gemma2", "gemma3"]
 
 
+# What Gemma 3's files leave out, as it is the same in transformers' configuration class.
+GEMMA3 = {
+    "vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+    "max_position_embeddings": 131072,
+}  # fmt: skip
+
+
 def gemma(config: Config, name: str) -> Model:
     """Gemma: heads of their own width, and tied embeddings, which are scaled."""
     model = llama(config, name, tied=True)
@@ -36,6 +43,7 @@ def _cap(config: Config, name: str, default: float) -> float:
 
 def gemma3(config: Config, name: str) -> Model:
     """Gemma 3: norms on queries and keys in place of Gemma 2's caps, and windows with positions of their own."""
+    config = config.with_defaults(GEMMA3)
     model = replace(
         gemma2(config, name),
         qk_norm=True,

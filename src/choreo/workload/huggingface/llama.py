@@ -8,34 +8,30 @@ from __future__ import annotations
 from dataclasses import replace
 
 from choreo.workload.huggingface.fields import Config
-from choreo.workload.model import Latent, Model
+from choreo.workload.model import Model
 from choreo.workload.yarn import Yarn
 
 __all__ = [
+    "arcee",
     "cohere",
-    "deepseek",
-    "deepseek_v2",
-    "deepseek_v3",
-    "dots1",
+    "cohere2",
+    "ernie",
+    "exaone4",
     "glm4",
-    "glm4_moe",
-    "gpt_oss",
+    "hunyuan",
     "llama",
-    "llama4",
-    "minimax_m2",
-    "mixtral",
+    "mimo",
     "nemotron",
     "olmo",
     "olmo2",
+    "olmo3",
     "qwen2",
-    "qwen2_moe",
     "qwen3",
-    "qwen3_moe",
-    "qwen_moe",
     "rope_fields",
     "smollm3",
     "stablelm",
     "starcoder2",
+    "used_window",
     "windowed",
 ]
 
@@ -126,26 +122,34 @@ def windowed(model: Model, config: Config, window: int = 0, full_every: int = 0)
     return replace(model, window=window, full_every=full_every if window else 0)
 
 
-def _full(model: Model, config: Config) -> Model:
+def used_window(model: Model, config: Config) -> Model:
     """Qwen's files give a window that is used only if `use_sliding_window` is set."""
     return model if config.flag("use_sliding_window", default=False) else replace(model, window=0, full_every=0)
 
 
 def qwen2(config: Config, name: str) -> Model:
     """Qwen 2: biases on queries, keys and values."""
-    return _full(llama(config, name, qkv_bias=True), config)
+    return used_window(llama(config, name, qkv_bias=True), config)
 
 
 def qwen3(config: Config, name: str) -> Model:
     """Qwen 3: norms on queries and keys."""
-    return replace(_full(llama(config, name), config), qk_norm=True)
+    return replace(used_window(llama(config, name), config), qk_norm=True)
 
 
 def cohere(config: Config, name: str) -> Model:
-    """Command R: attention and MLP in parallel, and scaled logits."""
+    """Command R: attention and MLP in parallel, and scaled logits; R+ has norms on queries and keys."""
     model = llama(config, name, tied=True, norm="layer-no-bias")
+    normed = config.flag("use_qk_norm", default=False)
+    model = replace(model, qk_norm=normed, qk_norm_whole=normed)
     scale = config.real("logit_scale", default=0.0625)
     return replace(model, parallel_block=True, norms_per_layer=1, logit_scale=scale)
+
+
+def cohere2(config: Config, name: str) -> Model:
+    """Command R7B and Command A: windows, and no positions in layers without one."""
+    model = windowed(cohere(config, name), config, 4096, 4)
+    return replace(model, rope_skips=model.full_every)
 
 
 def olmo(config: Config, name: str) -> Model:
@@ -156,6 +160,40 @@ def olmo(config: Config, name: str) -> Model:
 def olmo2(config: Config, name: str) -> Model:
     """OLMo 2: norms after attention and MLP rather than before, and over all heads of queries and of keys."""
     return replace(llama(config, name), norm_after=True, qk_norm=True, qk_norm_whole=True)
+
+
+def olmo3(config: Config, name: str) -> Model:
+    """OLMo 3: OLMo 2 with windows."""
+    return windowed(olmo2(config, name), config, 4096, 4)
+
+
+def exaone4(config: Config, name: str) -> Model:
+    """EXAONE 4: norms after attention and MLP, and windows; layers without one have no positions."""
+    pattern = config.data.get("sliding_window_pattern")
+    if isinstance(pattern, str):  # as in "LLLG"
+        config = Config({**config.data, "sliding_window_pattern": len(pattern)}, config.where, config.family)
+    model = windowed(llama(config, name), config, 4096, 4)
+    return replace(model, norm_after=True, qk_norm=True, rope_skips=model.full_every)
+
+
+def ernie(config: Config, name: str) -> Model:
+    """ERNIE 4.5."""
+    return llama(config, name, tied=True, rope_base=500000.0)
+
+
+def hunyuan(config: Config, name: str) -> Model:
+    """Hunyuan's dense models: norms on queries and keys, after their positions."""
+    return replace(llama(config, name), qk_norm=config.flag("use_qk_norm", default=True))
+
+
+def mimo(config: Config, name: str) -> Model:
+    """MiMo: Qwen 2 with layers that predict further tokens."""
+    return replace(qwen2(config, name), mtp_layers=config.number("num_nextn_predict_layers", default=0))
+
+
+def arcee(config: Config, name: str) -> Model:
+    """Arcee: squared ReLU, no gate."""
+    return replace(llama(config, name), gated=False, activation="squared-relu")
 
 
 def glm4(config: Config, name: str) -> Model:
@@ -186,129 +224,3 @@ def starcoder2(config: Config, name: str) -> Model:
     model = llama(config, name, tied=True, norm="layer")
     bias = config.flag("use_bias", default=True)
     return replace(model, gated=False, activation="gelu-tanh", bias=bias, qkv_bias=False)
-
-
-def mixtral(config: Config, name: str, *, rope_base: float = 1e6) -> Model:
-    """Mixtral: every MLP is a mixture of experts."""
-    model = llama(config, name, rope_base=rope_base)
-    return replace(
-        model,
-        experts=config.number("num_local_experts", "num_experts"),
-        experts_per_token=config.number("num_experts_per_tok"),
-        expert_ffn=model.ffn,
-    )
-
-
-def gpt_oss(config: Config, name: str) -> Model:
-    """GPT-OSS: Mixtral's shape with biases and attention sinks."""
-    model = replace(mixtral(config, name, rope_base=150000.0), activation="clipped-swiglu", attention_sinks=True)
-    model = replace(model, bias=True, qkv_bias=False, router_bias=True)
-    return windowed(model, config, 128, 2)
-
-
-def qwen_moe(config: Config, name: str, *, qk_norm: bool) -> Model:
-    """Qwen's experts; Qwen 2 has a shared one with a gate."""
-    width = config.divisor("moe_intermediate_size")
-    shared = 0 if qk_norm else config.number("shared_expert_intermediate_size", default=0)
-    listed = config.data.get("mlp_only_layers")
-    return replace(
-        _full(llama(config, name, qkv_bias=not qk_norm), config),
-        qk_norm=qk_norm,
-        experts=config.number("num_experts", "num_local_experts"),
-        experts_per_token=config.number("num_experts_per_tok"),
-        expert_ffn=width,
-        router_normalised=config.flag("norm_topk_prob", default=False),
-        shared_experts=shared // width,
-        shared_gate=shared > 0,
-        dense_layers=len(listed) if isinstance(listed, list) else 0,
-        moe_every=config.number("decoder_sparse_step", default=1),
-    )
-
-
-def qwen2_moe(config: Config, name: str) -> Model:
-    """Qwen 2 with experts."""
-    return qwen_moe(config, name, qk_norm=False)
-
-
-def qwen3_moe(config: Config, name: str) -> Model:
-    """Qwen 3 with experts."""
-    return qwen_moe(config, name, qk_norm=True)
-
-
-def deepseek(config: Config, name: str, *, score: str = "softmax", rotary_share: float = 1.0) -> Model:
-    """DeepSeek's experts with plain attention; V2 and V3 have latent attention. `score` is the router's default."""
-    groups = config.number("n_group", default=0)
-    return replace(
-        llama(config, name, rotary_share=rotary_share),
-        experts=config.number("n_routed_experts"),
-        experts_per_token=config.number("num_experts_per_tok"),
-        expert_ffn=config.number("moe_intermediate_size"),
-        shared_experts=config.number("n_shared_experts", default=0),
-        dense_layers=config.number("first_k_dense_replace", default=0),
-        moe_every=config.number("moe_layer_freq", default=1),
-        router_score="sigmoid" if config.text("scoring_func", score) == "sigmoid" else "softmax",
-        router_normalised=config.flag("norm_topk_prob", default=score == "sigmoid"),
-        router_scale=config.real("routed_scaling_factor", default=0.0),
-        router_groups=groups if groups > 1 else 0,
-        router_groups_per_token=config.number("topk_group", default=0) if groups > 1 else 0,
-        mtp_layers=config.number("num_nextn_predict_layers", default=0),
-    )
-
-
-def deepseek_v2(config: Config, name: str, *, score: str = "softmax") -> Model:
-    """DeepSeek-V2: latent attention."""
-    latent = Latent(
-        kv_rank=config.divisor("kv_lora_rank"),
-        nope_dim=config.divisor("qk_nope_head_dim"),
-        rope_dim=config.number("qk_rope_head_dim"),
-        value_dim=config.divisor("v_head_dim"),
-        q_rank=config.number("q_lora_rank", default=0),
-    )
-    model = deepseek(config, name, score=score)
-    return replace(model, latent=latent, kv_heads=model.heads, head_dim=latent.value_dim)
-
-
-def deepseek_v3(config: Config, name: str) -> Model:
-    """DeepSeek-V3: V2 with a bias that balances the experts."""
-    return replace(deepseek_v2(config, name, score="sigmoid"), router_bias=True)
-
-
-def glm4_moe(config: Config, name: str, *, rotary_share: float = 0.5) -> Model:
-    """GLM 4.5: DeepSeek's experts with plain attention."""
-    model = deepseek(config, name, score="sigmoid", rotary_share=rotary_share)
-    return replace(model, qk_norm=config.flag("use_qk_norm", default=False), router_bias=True)
-
-
-def dots1(config: Config, name: str) -> Model:
-    """dots.llm1: GLM 4.5 with norms on queries and keys."""
-    return replace(glm4_moe(config, name, rotary_share=1.0), qk_norm=True)
-
-
-def minimax_m2(config: Config, name: str) -> Model:
-    """MiniMax-M2: Mixtral's shape with a norm over all heads of queries and of keys."""
-    model = mixtral(config, name)
-    share = config.number("rotary_dim", default=model.head_dim) / model.head_dim
-    whole = config.flag("use_qk_norm", default=True)
-    model = replace(model, qk_norm=whole, qk_norm_whole=whole, rotary_share=share)
-    return replace(model, router_score="sigmoid", router_bias=True)
-
-
-def llama4(config: Config, name: str) -> Model:
-    """Llama 4: experts are as wide as `intermediate_size`, dense layers as `intermediate_size_mlp`."""
-    width, interval = config.number("intermediate_size"), config.number("no_rope_layer_interval", default=4)
-    return replace(
-        llama(config, name, rope_base=500000.0),
-        ffn=config.number("intermediate_size_mlp", default=width),
-        experts=config.number("num_local_experts"),
-        experts_per_token=config.number("num_experts_per_tok", default=1),
-        expert_ffn=width,
-        shared_experts=1,
-        moe_every=config.number("interleave_moe_layer_step", default=1),
-        router_score="sigmoid",
-        weighted_inputs=True,
-        window=config.number("attention_chunk_size", default=8192),
-        full_every=interval,
-        chunked=True,
-        rope_skips=interval,
-        qk_l2_norm=config.flag("use_qk_norm", default=True),
-    )
