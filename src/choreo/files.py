@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from choreo.errors import ChoreoError, SizeError, UsageError, short, shown
+from choreo.errors import ChoreoError, SizeError, UsageError, excerpt, shown
 from choreo.malformed import explained
 from choreo.units import format_bytes, parse_size
 
@@ -202,14 +202,17 @@ def unpacked(data: bytes, path: str | Path, limit_bytes: int, refuse: Refuse = U
 def _content(path: str | Path, limit_bytes: int) -> tuple[bytes | None, int]:
     """The content of a file, None if it is more than a limit, and that limit."""
     with open(path, "rb", opener=_opened) as file:
-        mode = os.fstat(file.fileno()).st_mode
+        found = os.fstat(file.fileno())
+        is_regular = stat.S_ISREG(found.st_mode)
+        if is_regular and found.st_size > limit_bytes:
+            return None, limit_bytes
         # A pipe or a device has no size that its user could know, and perhaps no end.
-        most_bytes = limit_bytes if stat.S_ISREG(mode) else min(limit_bytes, work_limit())
+        most_bytes = limit_bytes if is_regular else min(limit_bytes, work_limit())
         blocks, left_bytes = [], most_bytes + 1
         while left_bytes and (block := file.read(min(READ_BYTES, left_bytes))):
             blocks.append(block)
             left_bytes -= len(block)
-        if not blocks and stat.S_ISFIFO(mode):
+        if not blocks and stat.S_ISFIFO(found.st_mode):
             raise OSError(errno.EPIPE, "it is a pipe, and nobody writes to it")
     return b"".join(blocks) if left_bytes else None, most_bytes
 
@@ -264,9 +267,13 @@ def parse_toml(text: str, path: str | Path, refuse: Refuse) -> dict[str, Any]:
     if _DOTTED.search(text):
         raise refuse(f"{shown(path)} has a key of more than {MAX_DOTS} names joined by dots; no key here has that many")
     try:
-        return tomllib.loads(text)
+        document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise refuse(f"{shown(path)} is not TOML: {shown(error)}") from None
+    # Python also reads longer ones, and those in hexadecimal without end, which it then cannot print.
+    if any(isinstance(number, int) and not -(2**63) <= number < 2**63 for number in _numbers(document)):
+        raise refuse(f"{shown(path)} is not TOML: it has an integer of more than 64 bits")
+    return document
 
 
 def check_numbers(document: object, path: str | Path, refuse: Refuse) -> None:
@@ -276,15 +283,20 @@ def check_numbers(document: object, path: str | Path, refuse: Refuse) -> None:
     Traceback (most recent call last):
     choreo.errors.UsageError: a.toml: 1e+308 is out of range; a number is 0, or from 1e-60 to 1e+30
     """
+    for number in _numbers(document):
+        if number and not LEAST <= abs(number) <= MOST:
+            raise refuse(f"{shown(path)}: {excerpt(number, 40)} is out of range; a number is 0, or from 1e-60 to 1e+30")
+
+
+def _numbers(document: object) -> Iterator[int | float]:
+    """The numbers in a document of tables and lists."""
     waiting = [document]
     while waiting:
         here = waiting.pop()
         if isinstance(here, dict | list):
             waiting.extend(here.values() if isinstance(here, dict) else here)
-        elif isinstance(here, int | float) and here and not LEAST <= abs(here) <= MOST:
-            raise refuse(
-                f"{shown(path)}: {short(repr(here), 40)} is out of range; a number is 0, or from 1e-60 to 1e+30"
-            )
+        elif isinstance(here, int | float):
+            yield here
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from choreo.errors import UsageError
-from choreo.files import work_limit
+from choreo.files import read_bytes, work_limit
 from tests.helpers.cli import fine, mistake
 from tests.helpers.command import run_choreo
 
@@ -235,12 +236,26 @@ def test_shared_experts_with_a_gate_are_planned() -> None:
     [
         ("a.json", '{"settings": 3}', ("simulate", "--compare", "FILE")),
         ("a.json", "[" * 100_000, ("simulate", "--compare", "FILE")),
+        ("a.toml", "memory_bytes = 0x" + "f" * 5000, ("plan", "llama3-8b", "--device", "FILE")),
+        ("a.toml", 'verb = "price"\n[axes]\nranks = 0b' + "1" * 20_000, ("sweep", "FILE")),
     ],
 )
 def test_others(name: str, text: str, command: tuple[str, ...], tmp_path: Path) -> None:
     file = tmp_path / name
     file.write_text(text)
     mistake(*(str(file) if one == "FILE" else one for one in command), str(file))
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "a.json").open("wb") as file:
+        file.truncate(1 << 40)
+    tracemalloc.start()
+    try:
+        with pytest.raises(UsageError, match="is larger than 16 MiB, the most a plan can be"):
+            read_bytes(tmp_path / "a.json", 16 << 20, "a plan")
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_device_without_end(monkeypatch: pytest.MonkeyPatch) -> None:

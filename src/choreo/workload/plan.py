@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
-from choreo.errors import PlanError, short
+from choreo.errors import PlanError, excerpt
 from choreo.workload.choices import MODULES, PRECISIONS, RECOMPUTE, SCHEDULES, SPLITS
 
 if TYPE_CHECKING:
@@ -69,25 +69,25 @@ class Plan:
         for name, (least, bound) in WHOLE_NUMBERS.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise PlanError(f"{name} must be a whole number{bound}, not {short(repr(value))}")
+                raise PlanError(f"{name} must be a whole number{bound}, not {excerpt(value)}")
             if value > MOST:
-                raise PlanError(f"{name} must be at most {MOST}, not {short(str(value))}")
+                raise PlanError(f"{name} must be at most {MOST}, not {excerpt(value)}")
         for name in ("sequence_parallel", "overlap"):
             if not isinstance(getattr(self, name), bool):
-                raise PlanError(f"{name} must be true or false, not {short(repr(getattr(self, name)))}")
+                raise PlanError(f"{name} must be true or false, not {excerpt(getattr(self, name))}")
         if self.recompute_layers and self.recompute != "full":
             problem = f"recompute_layers {self.recompute_layers} goes with recompute full"
             raise PlanError(f"{problem}, not {self.recompute}; leave it 0")
         self._check_modules()
         if isinstance(self.zero, bool) or self.zero not in (0, 1, 2, 3):
-            raise PlanError(f"zero must be 0, 1, 2 or 3, not {short(repr(self.zero))}")
+            raise PlanError(f"zero must be 0, 1, 2 or 3, not {excerpt(self.zero)}")
         for name, known in (("schedule", SCHEDULES), ("recompute", RECOMPUTE), ("precision", PRECISIONS)):
             if getattr(self, name) not in known:
-                raise PlanError(f"{name} must be one of {', '.join(known)}, not {short(repr(getattr(self, name)))}")
+                raise PlanError(f"{name} must be one of {', '.join(known)}, not {excerpt(getattr(self, name))}")
         if self.split not in SPLITS and not (isinstance(self.split, str) and LISTED.fullmatch(self.split)):
             raise PlanError(
                 f"split must be {', '.join(SPLITS)}, or the layers of each stage, as in 7,8*14,7, not "
-                f"{short(repr(self.split))}"
+                f"{excerpt(self.split)}"
             )
         if self.split not in SPLITS and (stages := sum(times for _, times in _listed(self.split))) > MOST:
             raise PlanError(f"split lists {stages} stages; there may be at most {MOST}")
@@ -96,11 +96,11 @@ class Plan:
         """Put the modules into one order, so that equal plans are equal."""
         if not isinstance(self.recompute_modules, str):
             raise PlanError(
-                f"recompute_modules must be text, as in layernorm,moe_act, not {short(repr(self.recompute_modules))}"
+                f"recompute_modules must be text, as in layernorm,moe_act, not {excerpt(self.recompute_modules)}"
             )
         names = {name.strip() for name in self.recompute_modules.split(",") if name.strip()}
         for name in sorted(names - set(MODULES)):
-            raise PlanError(f"recompute_modules must be of {', '.join(MODULES)}, not {short(repr(name))}")
+            raise PlanError(f"recompute_modules must be of {', '.join(MODULES)}, not {excerpt(name)}")
         if names and self.recompute != "selective":
             modules = self.recompute_modules
             raise PlanError(f"recompute_modules {modules} goes with recompute selective, not {self.recompute}")
