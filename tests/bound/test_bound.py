@@ -118,6 +118,34 @@ def test_all_reduce_in_parts_of_different_sizes() -> None:
 
 
 @pytest.mark.parametrize(
+    ("topology", "collective", "devices", "expected"),
+    [
+        # Through a fabric of six GB/s: a message to each of eleven devices, for a vector or for each of twelve shares.
+        ("switch(12, oversubscribed=2)", "broadcast", None, "11/6"),
+        ("switch(12, oversubscribed=2)", "reduce", None, "11/6"),
+        ("switch(12, oversubscribed=2)", "all_gather", None, "22"),
+        ("switch(12, oversubscribed=2)", "reduce_scatter", None, "22"),
+        ("switch(12, oversubscribed=2)", "all_reduce", None, "11/3"),
+        ("switch(12, oversubscribed=2)", "broadcast", [0, 3, 7, 8, 9, 10, 11], "1"),
+        # Four rails, each with a fabric of 3/2 GB/s: twelve shares must reach two other servers.
+        ("fully_connected(4, 9GB/s) x switch(3, oversubscribed=2)", "all_gather", None, "4"),
+        # Two servers do not fill the fabrics, but each rail of one.
+        ("fully_connected(4, 9GB/s) x switch(3, oversubscribed=2)", "broadcast", [0, 1, 2, 3, 4, 5, 6, 7], "1/4"),
+    ],
+)
+def test_messages_through_a_fabric(topology: str, collective: str, devices: list[int] | None, expected: str) -> None:
+    found = bound(collective, topology, 1e9, devices=devices)
+    assert found.fraction_per_GBps == Fraction(expected)
+
+
+def test_a_slow_port_makes_a_switch_narrower_on_one_side() -> None:
+    """Each of eleven shares goes up to ten devices, by ports that have 21/2 GB/s together."""
+    found = bound("all_gather", get_topology("switch(11)").with_slow_link(3, 11, 0.5), 11e9)
+    assert (found.fraction_per_GBps, found.proof, found.exact) == (Fraction(220, 21), "volume", False)
+    assert found.cut.parts == tuple((device,) for device in range(11))
+
+
+@pytest.mark.parametrize(
     ("collective", "root", "expected"),
     [
         ("broadcast", 0, "1"),  # to the end of the line, by its one link
@@ -304,6 +332,9 @@ def test_no_simulation_is_below_the_bound(topology: Topology, collective: str, d
         ("all_to_all", "direct", "switch(8)"),
         ("all_to_all", "direct", "fully_connected(8)"),
         ("scatter", "linear", "switch(8)"),
+        ("all_gather", "direct", "switch(8, oversubscribed=2)"),
+        ("reduce_scatter", "direct", "switch(8, oversubscribed=3)"),
+        ("all_reduce", "direct", "switch(8, oversubscribed=2)"),
     ],
 )
 def test_and_some_attain_it(collective: str, algorithm: str, topology: str) -> None:

@@ -24,6 +24,7 @@ from choreo.errors import UsageError
 from choreo.topology import Block, Links, Topology, compose, fat_tree, fully_connected, graph, line, ring, switch
 from tests.oracles.bound import (
     arcs_of,
+    bottleneck_fraction,
     cut_fraction,
     flow_time,
     gigabytes,
@@ -38,6 +39,7 @@ from tests.oracles.bound import (
 
 BY_CUTS = ("broadcast", "reduce", "scatter", "gather", "all_gather", "reduce_scatter")
 BY_FLOWS = ("all_to_all", "send_recv")
+MESSAGES = {"broadcast": 1, "reduce": 1, "all_reduce": 2, "scatter": 0, "gather": 0}  # for each group but one
 GB = 1e9
 
 bandwidths = st.sampled_from((0.5, 1, 1, 2, 3, 7)).map(lambda times: times * GB)
@@ -103,12 +105,14 @@ def test_of_all_cuts_partitions_and_ways_it_is_the_heaviest(
         assert found.fraction_per_GBps == found.bandwidth_bound_s == 0
         return
     cuts = cut_fraction(topology, collective, by_rank, root or 0)
+    messages = bottleneck_fraction(topology, by_rank) * MESSAGES.get(collective, len(by_rank))
     if collective in BY_CUTS:
-        assert (found.fraction_per_GBps, found.exact) == (cuts, True)
+        assert (found.fraction_per_GBps, found.exact) == (max(cuts, messages), cuts >= messages)
     elif collective == "all_reduce":
-        heaviest = max(cuts, partition_fraction(topology, by_rank))
+        heaviest = max(cuts, partition_fraction(topology, by_rank), messages)
         assert found.fraction_per_GBps == heaviest if found.exact else cuts <= found.fraction_per_GBps <= heaviest
-        assert found.exact or topology.reduces.any()
+        searched = len(set(by_rank)) in (2, topology.num_devices) and not topology.reduces.any()
+        assert found.exact or not searched or found.fraction_per_GBps == messages
     else:
         units = Counter((here, there) for here, there in pairs if here != there)
         assert float(found.fraction_per_GBps) == pytest.approx(flow_time(topology, units), rel=1e-7)

@@ -156,6 +156,15 @@ def test_one_rank() -> None:
             "1.00 GB, through 128 links, 6400 GB/s together.",
         ),
         (
+            ("broadcast", "-t", "switch(4, oversubscribed=2)", "--size", "1GB"),
+            "All messages between 4 devices go through 1 link of 2.00 GB/s: 3 vectors of 1.00 GB.",
+        ),
+        (
+            ("all_gather", "-t", "switch(4, 9GB/s) x switch(3, oversubscribed=2)", "--size", "12GB"),
+            "All messages between 3 groups of 4 devices, like 0 to 3, go through 4 links, 6.00 GB/s together: 24 "
+            "shares of 1.00 GB.",
+        ),
+        (
             ("all_to_all", "-t", "torus(4x4)", "--size", "16GB"),
             "Devices 0, 1, 4, 5, 8, 9, 12, 13 can send only through 8 links, 8.00 GB/s together, and 64 shares of "
             "1.00 GB must leave them.",

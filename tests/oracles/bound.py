@@ -132,6 +132,30 @@ def partition_fraction(topology: Topology, by_rank: Sequence[int]) -> Fraction:
     return best
 
 
+def bottleneck_fraction(topology: Topology, by_rank: Sequence[int]) -> Fraction:
+    """The most messages for a GB/s that pass the narrower sides of switches, for what every group of devices needs."""
+    arcs, best = arcs_of(topology), ZERO
+    sides: list[list[Arc]] = []
+    for switch in np.flatnonzero(~topology.reduces[topology.num_devices :]) + topology.num_devices:
+        ends = [arc for arc in arcs if arc.src == switch], [arc for arc in arcs if arc.dst == switch]
+        out, into = (sum((arc.bandwidth for arc in side), ZERO) for side in ends)
+        if out != into and out and into:
+            sides.append(min(ends, key=lambda side: sum(arc.bandwidth for arc in side)))
+    for side in [*sides, [arc for arc in arcs if any(arc in each for each in sides)]]:
+        left = [arc for arc in arcs if arc not in side]
+        groups = [{node} for node in range(topology.num_nodes) if node < topology.num_devices or topology.reduces[node]]
+        for one in [min(group) for group in groups]:
+            away = {one}
+            for _ in range(topology.num_nodes):
+                away |= {arc.dst for arc in left if arc.src in away}
+            met = [group for group in groups if group & away]
+            groups = [group for group in groups if not group & away] + [set.union(*met)]
+        needed = sum(not group.isdisjoint(by_rank) for group in groups) - 1
+        if side:
+            best = max(best, needed / sum((arc.bandwidth for arc in side), ZERO))
+    return best
+
+
 def flow_time(topology: Topology, units: dict[tuple[int, int], int]) -> float:
     """The least time, in seconds for a GB of a unit, in which flows of any shape carry so many units between nodes."""
     from scipy.optimize import linprog

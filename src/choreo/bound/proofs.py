@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 
+from choreo.bound.bottlenecks import narrowest
 from choreo.bound.crossing import LinkSet
 from choreo.bound.cuts import Question, best_groups
 from choreo.bound.demands import Demand, Everybody, Pairs
@@ -28,7 +29,7 @@ class Cut:
     """The proof of a bandwidth bound: some devices, and all the links out of them.
 
     If no single set of devices binds, `devices` is empty and `prices` gives the price of each link. If the bound is
-    what all_reduce moves between `parts` of the devices, the links are those out of the parts, or those into them.
+    what must move between `parts` of the devices, the links are those that all of it crosses.
     """
 
     devices: tuple[int, ...] = ()
@@ -128,11 +129,17 @@ def _cut(asked: Asked, inside: Bools) -> Cut:
 
 def _all_gather(asked: Asked, *, backwards: bool = False) -> BoundProof:
     """Every rank's share must reach every rank."""
-    return _from_cuts(asked, asked.shares(), asked.devices, backwards=backwards)
+    shares = asked.shares()
+    return _or_bottleneck(asked, _from_cuts(asked, shares, asked.devices, backwards=backwards), int(shares.sum()))
 
 
-def _broadcast(asked: Asked, *, backwards: bool = False, known: Fraction = Fraction(0)) -> BoundProof:
+def _broadcast(asked: Asked, *, backwards: bool = False) -> BoundProof:
     """The root's vector must reach every rank."""
+    return _or_bottleneck(asked, _from_root(asked, backwards=backwards), 1)
+
+
+def _from_root(asked: Asked, *, backwards: bool, known: Fraction = Fraction(0)) -> BoundProof:
+    """The heaviest cut between the root and another rank."""
     root = asked.root_device
     weight = (np.arange(asked.network.nodes) == root).astype(np.int64)
     return _from_cuts(asked, weight, asked.devices[asked.devices != root], backwards=backwards, known=known)
@@ -151,7 +158,7 @@ def _all_reduce(asked: Asked) -> BoundProof:
     networks = [asked.network.backwards() if backwards else asked.network for backwards in ways]
     boxes = [best_boxes(network, asked.product, asked.devices) for network in networks]
     known = max(parting.ratio for parting in boxes)
-    cuts = [_broadcast(asked, backwards=backwards, known=known) for backwards in ways]
+    cuts = [_from_root(asked, backwards=backwards, known=known) for backwards in ways]
     best = max(cuts, key=lambda proof: proof.fraction)
     known = max(known, best.fraction)
     parted: list[Parting] = []
@@ -166,7 +173,18 @@ def _all_reduce(asked: Asked) -> BoundProof:
         best = _from_partition(asked, max(parted, key=lambda parting: parting.ratio))
         sets.append(LinkSet(best.fraction, np.array(best.cut.links, np.int64)))
     exact = all(cut.exact for cut in cuts) and all(parting.exact for parting in parted)
-    return replace(best, exact=exact, sets=tuple(sets))
+    return _or_bottleneck(asked, replace(best, exact=exact, sets=tuple(sets)), 2)
+
+
+def _or_bottleneck(asked: Asked, found: BoundProof, messages: int) -> BoundProof:
+    """The same, or the bound of a bottleneck that so many messages must pass for each group of devices but one."""
+    narrow = narrowest(asked.network, asked.product, asked.devices)
+    if narrow is None:
+        return found
+    narrow = replace(narrow, ratio=narrow.ratio * messages)
+    sets = (*found.sets, LinkSet(narrow.ratio, asked.network.number[narrow.links]))
+    best = _from_partition(asked, narrow) if narrow.ratio > found.fraction else found
+    return replace(best, sets=sets)
 
 
 def _from_partition(asked: Asked, found: Parting) -> BoundProof:

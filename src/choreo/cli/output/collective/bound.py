@@ -84,10 +84,10 @@ def _volume(found: Bound, topology: Topology) -> str:
         who = f"{len(parts)} groups of {counted(len(parts[0]), 'device')}, like {_devices(parts[0], topology)},"
     else:
         who = f"{len(parts)} groups of devices, the largest of {max(sizes)},"
-    return (
-        f"Each of {who} must reach the others and be reached by them: {_amount(found, topology)}, through "
-        f"{_links(found.cut.links, topology)}."
-    )
+    amount, links = _amount(found, topology), _links(found.cut.links, topology)
+    if found.collective == "all_reduce":
+        return f"Each of {who} must reach the others and be reached by them: {amount}, through {links}."
+    return f"All messages between {who} go through {links}: {amount}."
 
 
 def _prices(found: Bound, topology: Topology) -> str:
