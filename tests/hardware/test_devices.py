@@ -22,6 +22,16 @@ FIGURES = {
 }
 # What people, papers, drivers and the topology catalogue write, and what they mean by it.
 WRITTEN = {
+    "A100-40": "A100-40G-SXM",
+    "H100/80": "H100-80G-SXM",
+    "H100 w/ RoCE": "H100-80G-SXM",
+    "HL-325L": "Gaudi-3-128G",
+    "H100 (8-way NVLink)": "H100-80G-SXM",
+    "dgxh100": "H100-80G-SXM",
+    "Perlmutter A100-80GB": "A100-80G-SXM",
+    "Perlmutter": "A100-40G-SXM",
+    "Frontier": "MI250X-64G",
+    "A3 Mega": "H100-80G-SXM",
     "H100-80G-SXM": "H100-80G-SXM",
     "h100-80g-sxm": "H100-80G-SXM",
     "H100-80G-SXM (8/node, EFA p5)": "H100-80G-SXM",

@@ -295,6 +295,9 @@ def test_cells_are_read_as_people_write_them(tmp_path: Path, column: str, writte
         ("Qwen3-Coder-480B", "qwen3-coder-480b-a35b"),
         ("Qwen2-72B", "qwen2.5-72b"),
         ("DeepSeek-V3 16B", "deepseek-v2-lite"),
+        ("deepseek3-671b", "deepseek-v3"),
+        ("Llama 4 Maverick 17Bx128E", "llama4-maverick"),
+        ("unsloth/Meta-Llama-3.1-8B-bnb-4bit", "llama3-8b"),
     ],
 )
 def test_models_are_found_as_tables_write_them(tmp_path: Path, written: str, name: str) -> None:
@@ -307,7 +310,9 @@ GPU_CELLS = {
     "A100 (8/node, 2xHDR)": 50, "H100 (8/node, 8xNDR400)": 400, "H100 (8/node, 8x CX7)": 400,
     "A100 (8/node, 100GbE)": 12.5, "H100 (25 Gb Ethernet)": 3.125, "A100 (800 Gbps)": 100, "A100 (1 NIC of 200G)": 25,
     "H100 (4 NICs x 400 Gb/s)": 200, "H100, 200 Gb/s per GPU": 200, "H100 SXM (NVLink 900 GB/s)": 400,
-    "H100-80G-SXM (HBM3 3350 GB/s)": 400, "8xH100": 400,
+    "H100-80G-SXM (HBM3 3350 GB/s)": 400, "8xH100": 400, "H100 (RoCEv2 4x100)": 50, "H100 (EFAv2, 3200 Gbps)": 400,
+    "H100 (single 100G NIC)": 12.5, "H100 (TCPXO)": 200, "A100 (EFA)": 50, "A100 (EFA 400)": 50,
+    "H100 w/ RoCE 8x200": 200, "DGX-A100 (8x40G)": 200, "H100 (A3 High, TCPX)": 100,
 }  # fmt: skip
 
 
@@ -337,6 +342,33 @@ def test_the_network_in_the_gpu_column_is_read(tmp_path: Path, gpu: str, gbit: f
         ("zero_stage", "3 (offload)", "zero", 3),
         ("mfu", "45-50 %", "step_time_s", 0.8),
         ("step_time_s", "20-22 s", "step_time_s", 21.0),
+        ("step_time_s", "1m 12s", "step_time_s", 72.0),
+        ("step_time_s", "12.3*", "step_time_s", 12.3),
+        ("step_time_s", "<12", "step_time_s", None),
+        ("mem_GB", ">80", "mem_bytes", None),
+        ("params_B", "70 billion", "params", 70e9),
+        ("params_B", "7,070,000,000", "params", 7.07e9),
+        ("recompute", "4/20", "recompute_layers", 4),
+        ("recompute", "block-4", "recompute_layers", 4),
+        ("recompute", "Y", "recompute", "full"),
+        ("recompute", "0%", "recompute", "none"),
+        ("zero_stage", "Gemini", "zero", 3),
+        ("zero_stage", "fully_shard", "zero", 3),
+        ("zero_stage", "yes", "zero", None),
+        ("gated", "xIELU", "gated", False),
+        ("gpus", "96x", "gpus", 96),
+        ("gpus", "3x4x8", "gpus", 96),
+        ("gpus", "96 GPUs / 12 nodes", "gpus", 96),
+        ("global_batch", "GBS=192", "global_batch", 192),
+        ("global_batch", "4.2M tokens", "global_batch", 1024),
+        ("global_batch", "524288", "global_batch", 128),
+        ("global_batch", "96-192", "global_batch", 192),
+        ("seq", "2048 -> 8192", "seq", 8192),
+        ("heads", "32Q/8KV", "heads", 32),
+        ("layers", "L30", "layers", 30),
+        ("interleave", "off", "interleave", 1),
+        ("interleave", "5 chunks", "interleave", 5),
+        ("sequence_parallel", "4", "sequence_parallel", True),
     ],
 )
 def test_cells_that_were_misread(tmp_path: Path, column: str, cell: str, field: str, value: object) -> None:
@@ -471,3 +503,49 @@ def test_open_sizes_of_mixtures_and_odd_batches_are_predicted(tmp_path: Path) ->
     assert kimi.predicted_fits and kimi.plan.ep > 1
     assert 60e9 < named.model_parameters < 100e9 and named.experts
     assert rounds.plan.interleave == 3  # 154 micro-batches, in rounds of 35
+
+
+@pytest.mark.parametrize(("gpu", "node"), [("H100 (4-GPU nodes, 2x NDR)", 4), ("4xH100/node", 4), ("H100 (8/node)", 8)])
+def test_the_gpus_of_a_node_are_read(tmp_path: Path, gpu: str, node: int) -> None:
+    assert cluster_of(read_case(read_one(tmp_path, gpu=gpu))).node_gpus == node
+
+
+NO_SIZES = dict.fromkeys(("params_B", "layers", "hidden", "heads", "kv_heads", "ffn", "gated", "vocab"), "")
+
+
+def test_experts_in_the_notes_are_read(tmp_path: Path) -> None:
+    about = NO_SIZES | {"params_B": "52", "notes": "top-1, every other layer"}
+    model, _ = row_model(read_one(tmp_path, **about, model="1.3B+MoE-128"))
+    assert (model.experts, model.experts_per_token, model.moe_every) == (128, 1, 2)
+    assert model.parameters == pytest.approx(52e9, rel=0.05)
+    about = NO_SIZES | {"params_B": "395", "ep": "64"}
+    assert row_model(read_one(tmp_path, **about, model="Switch-XXL"))[0].parameters == pytest.approx(395e9, rel=0.1)
+
+
+def test_a_size_in_the_name_counts_where_its_column_is_empty(tmp_path: Path) -> None:
+    assert row_model(read_one(tmp_path, **NO_SIZES, model="SmolLM-1.7B"))[0].parameters == pytest.approx(
+        1.7e9, rel=0.02
+    )
+
+
+def test_an_encoder_has_its_own_shape(tmp_path: Path) -> None:
+    model, _ = row_model(read_one(tmp_path, **NO_SIZES, model="bert-large"))
+    assert (model.layers, model.hidden) == (24, 1024)
+
+
+OPEN_CUTS = """source,software,model,gpu,gpus,tp,pp,dp,zero_stage,micro_batch,global_batch,seq,precision,recompute
+a,hai-llm,DeepSeek LLM 67B,A100 PCIe 40GB,512,,,,,,4608,4096,bf16,
+a,DeepSpeed,GLM-130B,DGX-A100 (8x40G),768,4,8,24,,,4224,2048,fp16,
+a,metaseq,OPT-175B,A100 80GB,992,8,,,3,,2M tokens,2048,fp16,
+"""
+
+
+def test_an_open_plan_is_one_that_fits(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text(OPEN_CUTS)
+    found = validate(file)
+    assert not found.skipped and all(row.predicted_fits for row in found.rows)
+    stages, sharded, whole = (row.plan for row in found.rows)
+    assert stages.pp == 16  # of 95 layers, with the embedding 96
+    assert sharded.zero == 1
+    assert whole.micro_batch > 1  # of 1024 sequences for 124 replicas

@@ -27,27 +27,34 @@ OTHERS = {
     r"(?:RTX[ -]*)?6000[ -]*ADA": "RTX6000ADA",
     r"(?:RTX[ -]*)?A6000": "A6000",
     r"GAUDI[ -]*([23])(?![0-9])": r"GAUDI\1",
+    r"HL-?2[02]": "GAUDI2",
+    r"HL-?3[02-8]": "GAUDI3",
     r"(?:TRAINIUM|TRN)[ -]*([12])(?![0-9])": r"TRAINIUM\1",
     r"TRAINIUM$": "TRAINIUM1",
     r"TRILLIUM": "TPU-v6e",
     r"IRONWOOD|TPU[ -]*7X": "TPU-v7",
     r"(?:TPU[ -]*)?V5[ -]*LITE": "TPU-v5e",
 }
-# Machines and instances of the clouds, with what is in them.
+# Machines, and instances of the clouds, with what is in them.
 MACHINES = {
     r"\bDGX-?2H?\b|\bP3DN\b": "V100-32G-SXM3",
     r"\bDGX-?1V?\b|\bP3\.\d+XLARGE": "V100-16G-SXM2",
     r"\bP4D\b|\bA2[ -](?:HIGH|MEGA)GPU": "A100-40G-SXM",
     r"\bP4DE\b|\bA2[ -]ULTRAGPU": "A100-80G-SXM",
-    r"\bP5\b|\bA3[ -](?:HIGH|MEGA|EDGE)GPU": "H100-80G-SXM",
-    r"\bP5EN?\b|\bA3[ -]ULTRAGPU": "H200-141G-SXM",
-    r"\bP6-B200|\bA4[ -]HIGHGPU": "B200-192G-SXM",
-    r"\bP6E-GB200|\bA4X[ -]HIGHGPU|^NVL72\b": "GB200-192G",
+    r"\bP5\b|\bA3[ -](?:HIGH|MEGA|EDGE)(?:GPU)?\b": "H100-80G-SXM",
+    r"\bP5EN?\b|\bA3[ -]ULTRA(?:GPU)?\b": "H200-141G-SXM",
+    r"\bP6-B200|\bA4[ -]HIGH(?:GPU)?\b": "B200-192G-SXM",
+    r"\bP6E-GB200|\bA4X(?:[ -]HIGHGPU)?\b|^NVL72\b": "GB200-192G",
     r"\bG5\.\d*XLARGE": "A10G-24G",
     r"\bG6\.\d*XLARGE|\bG2[ -]STANDARD": "L4-24G-PCIe",
     r"\bG6E\.\d*XLARGE": "L40S-48G-PCIe",
     r"\bND96ASR|\bBM\.GPU(?:4|\.B4)\b": "A100-40G-SXM",
     r"\bND40RS": "V100-32G-SXM2",
+    r"\bSELENE\b": "A100-80G-SXM",
+    r"\bPERLMUTTER\b|\bPOLARIS\b|\bJUWELS\b": "A100-40G-SXM",
+    r"\bSUMMIT\b": "V100-16G-SXM2",
+    r"\bFRONTIER\b|\bLUMI\b": "MI250X-64G",
+    r"\bALPS\b|\bISAMBARD\b": "GH200-96G",
 }
 TPUS = {
     "2": "TPU-v2", "3": "TPU-v3", "4": "TPU-v4", "5P": "TPU-v5p", "5E": "TPU-v5e", "6E": "TPU-v6e", "7": "TPU-v7",
@@ -60,8 +67,8 @@ BESIDE = re.compile(
     r"(?:(?<![A-Z0-9.])|(?<![A-Z0-9.])[0-9]+ ?[X*×] ?)"
     r"(?:(?:10|25|50|56|100|200|400|800) ?G(?:BE?|BITS?)?(?: ?/ ?S|PS)?|(?:480|624) ?GB?)(?![A-Z0-9])"
 )
-POWER = re.compile(r"(?<![0-9.])([0-9]{3,4}) ?W(?:ATTS?)?(?![A-Z0-9])")
-FORM = re.compile(r"SXM|PCI-?E|NVL(?![0-9])")
+POWER = re.compile(r"(?<![A-Z0-9.])([0-9]{3,4}) ?W(?:ATTS?)?(?![A-Z0-9/])")
+FORM = re.compile(r"SXM|PCI-?E|NVL(?![A-Z0-9])")
 MEMORY_KIND = re.compile(r"HBM(?:2E|3E|[23])(?![0-9])")
 # The most common chip of a generation, if the text names no chip.
 GENERATIONS = {
@@ -94,20 +101,23 @@ def get_device(text: str | Device) -> Device:
     devices = {device.name.upper(): device for device in list_devices()}
     # "8xH100_80GB" are eight of them.
     wanted = re.sub(r"^\d+ ?[X*×] ?(?=[A-Z])", "", " ".join(text.upper().replace("_", "-").split()))
+    wanted = re.sub(r"\b([DH]GX)(?=[A-Z])", r"\1 ", wanted)
     if wanted in devices:
         return devices[wanted]
     wanted = BESIDE.sub("", wanted)
     chip = _chip(wanted)
     machine = next((devices[name.upper()] for words, name in MACHINES.items() if re.search(words, wanted)), None)
-    if machine is not None and chip in (None, machine.chip):
+    if machine is not None and chip in (None, machine.chip) and not CAPACITY.search(wanted):
         return machine
+    if machine is not None:
+        chip = chip or machine.chip
     if chip is None:
         named = next((name for generation, name in GENERATIONS.items() if generation in wanted), None)
         if named is None:
             raise _unknown(text)
         chip = devices[named.upper()].chip
     entries = [device for device in list_devices() if device.chip == chip]
-    wanted = _of_each(entries, wanted)
+    wanted = _of_each(entries, _with_unit(entries, chip, wanted))
     return _honoured(_nearest(entries, wanted), wanted)
 
 
@@ -118,6 +128,14 @@ def _chip(wanted: str) -> str | None:
         return TPUS.get(found[1] + (found[2] or ""))
     matches = ((re.search(name, wanted), chip) for name, chip in OTHERS.items())
     return next((found.expand(chip) for found, chip in matches if found), None)
+
+
+def _with_unit(entries: list[Device], chip: str, wanted: str) -> str:
+    """The text with a unit behind a capacity that follows the chip without one: "A100-40", "H100/80"."""
+    found = re.search(rf"{chip}[ /-](\d{{2,3}})(?![\dA-Z])", wanted)
+    if CAPACITY.search(wanted) or found is None or int(found[1]) not in {_capacity(device) for device in entries}:
+        return wanted
+    return f"{wanted[: found.end()]}G{wanted[found.end() :]}"
 
 
 def _of_each(entries: list[Device], wanted: str) -> str:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from choreo.nccl.system.gpus import Gpu, find_gpu, nearest_gpu
 from choreo.nccl.system.system import NcclSystem
 
-__all__ = ["read_system"]
+__all__ = ["held_gpus", "read_system"]
 
 GBIT = 1e9 / 8
 
@@ -29,10 +29,10 @@ _MACHINES: tuple[tuple[str, str, float, int], ...] = (
     (r"\bp3dn\b", "efa", 100, 1),
     (r"\bp3\.", "tcp", 25, 1),
     (r"\bg5\.|\bg6e?\.", "tcp", 100, 1),
-    (r"\ba3-?mega", "tcpx", 1600, 8),
-    (r"\ba3-?(high|edge)", "tcpx", 800, 4),
-    (r"\ba3-?ultra|\ba4-?high", "roce", 3200, 8),
-    (r"\ba2-?(ultra|mega|high)", "tcp", 100, 1),
+    (r"\ba3[- ]?mega", "tcpx", 1600, 8),
+    (r"\ba3[- ]?(high|edge)", "tcpx", 800, 4),
+    (r"\ba3[- ]?ultra|\ba4[- ]?high", "roce", 3200, 8),
+    (r"\ba2[- ]?(ultra|mega|high)", "tcp", 100, 1),
     (r"ND40rs", "ib", 100, 1),
     (r"ND96\w*A100|ND96asr", "ib", 1600, 8),
     (r"ND96\w*H[12]00", "ib", 3200, 8),
@@ -55,6 +55,11 @@ _SUGGESTED: tuple[tuple[str, str], ...] = (
     (r"ConnectX|\bCX-?[4-8]", "roce"),
     (r"\bAWS\b|Amazon", "efa"),
 )
+# Gb/s of a node and its NICs, where a cloud's network and a generation determine them: EFA has 400 on p4d and 100 on
+# p3dn, TCPX 800 on A3 High. TCPXO came after it and has 1600 on A3 Mega.
+_USUAL: dict[tuple[str, str], tuple[float, int]] = {
+    ("efa", "Ampere"): (400, 4), ("efa", "Volta"): (100, 1), ("tcpx", "Hopper"): (1600, 8),
+}  # fmt: skip
 # Gb/s of a NIC, by the name of its speed.
 _SPEEDS: tuple[tuple[str, float], ...] = (
     (r"XDR", 800),
@@ -78,8 +83,15 @@ _RATE = re.compile(
     r"(?<![A-WYZa-wyz0-9.])(?P<figure>\d+(?:\.\d+)?)\s*(?P<unit>Tb(?:ps|/s|it/s)?|Gb(?:ps|/s|it/s)?|G(?=[\s,;)/+]|$)|GB(?:ps|/s)|TB(?:ps|/s)|GbE)"
     r"(?P<per>\s*(?:/|per\s+|a\s+)\s*(?:node|host|server|instance|machine|gpu|nic|rail|port|hca|rank|dir\w*))?",
 )
-# Gigabytes of GPUs, which a bare "80G" is rather than a rate.
+# Gigabytes of GPUs, which a bare "80G" or "8x40G" is rather than a rate.
 _MEMORIES = {"16", "24", "32", "40", "48", "64", "80", "94", "96", "128", "141", "180", "192", "256", "288"}
+MOST_HELD = 16
+# GPUs of a node: "4/node", "8 GPUs per server", "4-GPU nodes", "4xH100/node".
+HELD = re.compile(
+    r"(?<![\d.])(\d{1,2})(?:\s*x)?\s*(?:GPUs?\s*|(?<=x)\s*[A-Z]+\d+\w*\s*)?(?:/|per\s+|a\s+)\s*(?:node|server|host)|"
+    r"(?<![\d.])(\d{1,2})[\s-]*GPUs?[\s-]+(?:nodes?|servers?|hosts?)\b",
+    re.IGNORECASE,
+)
 _COUNTED = re.compile(r"(\d+)\s*[x×*]\s*(?:[\w-]+\s+)?$")
 _COUNTED_AFTER = re.compile(r"[\s-]*\d*\s*\(?[x×*]\s*(\d+)\b")
 _NVLINK = re.compile(r"NV-?(?:Link|Switch|L)\w*|MNNVL|Infinity\s*Fabric|xGMI|NVLS", re.IGNORECASE)
@@ -106,6 +118,7 @@ def read_system(
     >>> read_system("2x DGX H100", "InfiniBand NDR", 16, 2).gpu.name
     'H100'
     """
+    interconnect = _with_units(interconnect)
     text = f"{interconnect} ; {system}"
     gpu = find_gpu(system) or find_gpu(interconnect)
     link = _link(interconnect, gpu) or _link(system, gpu)
@@ -120,7 +133,7 @@ def read_system(
     per_node = math.ceil(ranks / nodes)
     kind = _kind(text)
     wire = _wire(interconnect, system, gpu, kind, per_node)
-    held = max(per_node, _held(text) or gpu.gpus_per_node)
+    held = max(per_node, held_gpus(text) or gpu.gpus_per_node)
     # Unused GPUs leave their NICs idle.
     used = max(per_node / held, 1 / wire.nics) if per_node < min(held, wire.nics) else 1.0
     return NcclSystem.from_figures(
@@ -149,10 +162,23 @@ def _medium(text: str, gpu: Gpu) -> str:
     return "nvswitch" if gpu.switched else "nvlink"
 
 
-def _held(text: str) -> int | None:
-    """The number of GPUs that a node holds according to the text."""
-    said = re.search(r"(\d+)\s*(?:x\s*)?(?:GPUs?\s*)?(?:/|per\s+|a\s+)\s*(?:node|server|host)", text, re.IGNORECASE)
-    return int(said[1]) if said and 1 <= int(said[1]) <= 16 else None
+def _with_units(text: str) -> str:
+    """Rates that stand without a unit beside a network's name, with it: "RoCEv2 4x100", "EFA 3200", "single 100G"."""
+    text = re.sub(r"\b(?:single|one)\s+(?=\d+\s*G)", "1x ", text, flags=re.IGNORECASE)
+    if re.search(_KIND_WORD, text):
+        text = re.sub(r"(?<![\w.])(\d\s*[x×*]\s*(?:25|50|56|100|200|400|800))(?![\w.])(?!\s*[GgTt])", r"\1G", text)
+    return re.sub(r"\b(EFA(?:v\d)?)\s+(\d{3,4})(?![\w.])(?!\s*[GgTt])", r"\1 \2Gbps/node", text)
+
+
+def held_gpus(text: str) -> int | None:
+    """The GPUs that a node holds according to the text.
+
+    >>> held_gpus("A100 (4/node, Slingshot)"), held_gpus("H100 (4-GPU nodes)"), held_gpus("H100")
+    (4, 4, None)
+    """
+    said = HELD.search(text)
+    count = int(said[1] or said[2]) if said else 0
+    return count if 1 <= count <= MOST_HELD else None
 
 
 def _link(text: str, gpu: Gpu | None) -> float | None:
@@ -189,7 +215,7 @@ def _kind(text: str) -> str:
 
 
 def _wire(interconnect: str, system: str, gpu: Gpu, kind: str, per_node: int) -> _Wire:
-    held = max(per_node if gpu.domain_gpus else 1, _held(f"{system} ; {interconnect}") or gpu.gpus_per_node)
+    held = max(per_node if gpu.domain_gpus else 1, held_gpus(f"{system} ; {interconnect}") or gpu.gpus_per_node)
     for text in (interconnect, system):
         found = _stated(text, gpu, kind, held)
         if found is not None:
@@ -204,6 +230,9 @@ def _wire(interconnect: str, system: str, gpu: Gpu, kind: str, per_node: int) ->
                 counted = _COUNTED.search(text[: named.start()]) or _COUNTED_AFTER.match(text[named.end() :])
                 nics = (_count(counted[1]) if counted else None) or held
                 return _Wire(gbit * GBIT * nics, nics)
+    of_cloud = _USUAL.get((kind, gpu.generation.name))
+    if of_cloud is not None:
+        return _Wire(of_cloud[0] * GBIT, of_cloud[1])
     usual = gpu.nic_bytes_per_s * held
     return _Wire(usual if kind != "tcp" else min(usual, 100 * GBIT), held if kind != "tcp" else 1)
 
@@ -214,7 +243,7 @@ def _stated(text: str, gpu: Gpu, kind: str, held: int) -> _Wire | None:
         if _about_nvlink(text, match):
             continue
         unit = match["unit"]
-        if unit == "G" and match["figure"] in _MEMORIES and not match["count"]:
+        if unit == "G" and match["figure"] in _MEMORIES:
             continue
         rate = float(match["figure"]) * (1000 if unit.startswith("T") else 1)
         rate *= 1e9 if "B" in unit and unit != "GbE" else GBIT

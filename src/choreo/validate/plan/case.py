@@ -7,6 +7,7 @@ nothing was tuned, and the program's default is taken.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -27,20 +28,20 @@ from choreo.validate.plan.row_software import of_2024, row_program, row_recipe, 
 from choreo.workload import Model, Plan
 from choreo.workload.legal import CHUNK_EXTRAS, even
 
-__all__ = ["Case", "best", "read_case", "read_precision"]
+__all__ = ["Case", "best", "read_case", "read_precision", "whole_batch"]
 
 MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 INTERLEAVES = range(1, MOST_INTERLEAVE + 1)
-# As rows write them, the narrowest first: in "fp8 with bf16" the products are fp8. int8 goes at the speed of fp8, and
-# "16-mixed" is in what the device has of 16 bits.
+# As rows write them, the narrowest first: in "fp8 with bf16" the products are fp8. int8 goes at the speed of fp8,
+# "16-mixed" is in what the device has of 16 bits, and so are products of weights that are stored in four bits.
 PRECISIONS = {
     "fp4": "fp4", "fp8": "fp8", "e4m3": "fp8", "e5m2": "fp8", "int8": "fp8", "8-bit": "fp8", "8bit": "fp8",
-    "w8a8": "fp8", "bf16": "bf16", "fp16": "fp16", "half": "fp16", "tf32": "tf32", "fp32": "fp32", "fp64": "fp32",
-    "16": "16",
+    "w8a8": "fp8", "4bit": "16", "4-bit": "16", "nf4": "16", "int4": "16", "bf16": "bf16", "fp16": "fp16",
+    "half": "fp16", "tf32": "tf32", "fp32": "fp32", "fp64": "fp32", "16": "16",
 }  # fmt: skip
 # What a text says of a network: kinds, clouds' machines, "4x200G", "800 Gbps", "2xHDR", "8x CX7", "4 NICs".
 NETWORK = re.compile(
-    r"\b(?:efa|p[3-6]d?e?n?|ib|infiniband|roce|slingshot|ethernet|tcpxo?|perlmutter|omni-?path|spectrum)\b|"
+    r"\b(?:efa|p[3-6]d?e?n?|ib|infiniband|roce|slingshot|ethernet|tcpxo?|perlmutter|omni-?path|spectrum)(?:v\d)?\b|"
     r"(?:\d\s*[x×*]\s*)?(?<![a-wyz])(?:[ehnx]dr|opa|cx-?[4-8]|connectx)[\s-]?\d*\b|"
     r"(?<![\w.])\d+\s*(?:[x×]\s*|(?:nics?|hcas?)\s*(?:of|x|×|at|@)?\s*)\d{2,3}\s*G|"
     r"(?<![\w.-])\d+(?:\.\d+)?\s*(?:gbe|[gt]bit|(?-i:[GT]b)(?:ps|/s)|(?-i:GB)(?:ps|/s)\s*(?:per|/|a)\s*(?:gpu|node|nic))|"
@@ -269,6 +270,9 @@ def _micro_batches(row: MeasuredRow, dp: int, pp: int, *, tuned: bool) -> Iterab
         return (row.micro_batch,)
     if row.accumulation and each % row.accumulation == 0:
         return (int(each) // row.accumulation,)
+    if each % 1:  # a batch of so many tokens: whole micro-batches come near it
+        each = math.ceil(each)
+        return [value for value in {*MICRO_BATCHES, each} if each % value == 0] if tuned else (1,)
     legal = [value for value in MICRO_BATCHES if each % value == 0]
     return (legal or [1]) if tuned else (1,)
 
@@ -298,15 +302,20 @@ def _recomputes(
 
 
 def _batch(row: MeasuredRow, plan: Plan, chosen: dict[str, object]) -> tuple[int, float]:
-    """The batch in whole micro-batches, and the row's batch as a share of it."""
-    each = plan.dp * plan.micro_batch
+    """The batch, and the row's as a share of it."""
     if row.global_batch is None:
         count = row.accumulation or (4 * plan.pp if plan.pp > 1 else 1)
-        chosen["global_batch"] = each * count
-        return each * count, 1.0
+        chosen["global_batch"] = plan.dp * plan.micro_batch * count
+        return plan.dp * plan.micro_batch * count, 1.0
+    return whole_batch(row.global_batch, plan)
+
+
+def whole_batch(batch: int, plan: Plan) -> tuple[int, float]:
+    """The next batch of whole micro-batches under a plan, and the given one as a share of it."""
+    each = plan.dp * plan.micro_batch
     # An interleaved pipeline takes its micro-batches in rounds of as many as it has stages.
     rounds = plan.pp if plan.interleave > 1 else 1
-    if row.global_batch % (each * rounds) == 0:
-        return row.global_batch, 1.0
-    count = -(-row.global_batch // (each * rounds)) * rounds
-    return count * each, row.global_batch / (count * each)
+    if batch % (each * rounds) == 0:
+        return batch, 1.0
+    count = -(-batch // (each * rounds)) * rounds
+    return count * each, batch / (count * each)

@@ -14,10 +14,12 @@ from choreo.plan.software.ability import ability_of
 from choreo.plan.software.defaults import program_name
 from choreo.validate.plan.measured import MeasuredRow
 from choreo.workload import Model
+from choreo.workload.legal import even
 
 __all__ = ["Axes", "expert_tensors", "read_axes"]
 
 TENSOR_PARALLEL = (1, 2, 4, 8)
+MOST_STAGES = 64
 MOST_EP = 64  # the most ranks that divide the experts, if a row does not say
 Axes = tuple[int, int, int, int, int]
 
@@ -30,12 +32,13 @@ def read_axes(row: MeasuredRow, model: Model) -> list[Axes]:
     usual = [tp for tp in TENSOR_PARALLEL if model.heads % tp == 0] if ability.tensors else [1]
     # A program that shards gradients is seldom run with a pipeline beside that.
     piped = ability.stages and not (row.pp is None and (row.zero or 0) >= 2)
-    stages = _divisors(model.layers, 64) if piped else [1]
+    stages = [pp for pp in range(1, MOST_STAGES + 1) if even(model.layers, pp)] if piped else [1]
     # Few runs need other sizes than the usual.
     odd = [tp for tp in _divisors(model.heads, 64) if row.gpus % tp == 0 and model.ffn % tp == 0]
     any_stages = [pp for pp in _divisors(row.gpus, 64) if pp <= model.layers]
     for tensors, pipelines, whole in (
-        (usual, stages, True), (odd, stages, True), (odd, stages, False), (odd, any_stages, False),
+        (usual, stages, True), (odd, stages, True), (usual, stages, False), (odd, stages, False),
+        (odd, any_stages, False),
     ):  # fmt: skip
         if found := list(_open_axes(row, model, tensors, pipelines, whole=whole)):
             # The row's own expert parallelism, where some way to cut allows it.

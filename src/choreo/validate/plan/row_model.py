@@ -14,16 +14,17 @@ from functools import lru_cache
 
 from choreo.errors import ChoreoError, UsageError
 from choreo.validate.plan.measured import MeasuredRow
+from choreo.validate.plan.row_experts import is_mixture, named_size, size_without_experts, with_experts
 from choreo.workload import Model, get_model
 from choreo.workload.model import check_size
 
 __all__ = ["catalogued", "divisible", "row_model"]
 
-ACTIVE = 8  # experts per token, if only the name mentions experts, or there are many
-MANY_EXPERTS = 64
-SIZE = r"[\s_-]*\(?\d+(?:\.\d+)?[BT](?:[\s_-]*A\d+(?:\.\d+)?B)?\)?$"  # at the end of a name: "671B-A37B"
+# At the end of a name: "671B-A37B", "17Bx128E".
+SIZE = r"[\s_-]*\(?\d+(?:\.\d+)?[BT](?:[\s_-]*A\d+(?:\.\d+)?B|[\s_x-]*\d+E)?\)?$"
 MAKER = r"^(?:openai|meta|nvidia|google|alibaba|moonshot(?:ai)?|xai|mistral(?= mixtral))\s+"
-TUNED = r"LoRA|QLoRA|SFT|full[\s_-]SFT|fine-?tun\w+|pre-?train\w*|CPT|instruct|chat|base"  # what a model is trained for
+# What a model is trained for, and the format it is stored in.
+TUNED = r"LoRA|QLoRA|SFT|full[\s_-]SFT|bnb|4bit|hf|fine-?tun\w+|pre-?train\w*|CPT|instruct|chat|base"
 # "DeepSeek-V3-16L", "deepseekv3-l16", "Llama 3 70B (12 layers)"
 LAYERS_IN_NAME = re.compile(r"[\s_(-](?:(\d{1,3})[\s_-]*L(?:ayers?)?\)?|l(\d{1,3}))$", re.IGNORECASE)
 SIZE_LEFT_OUT = re.compile(r"(?<![x\d.])(\d+(?:\.\d+)?)([BT])\b", re.IGNORECASE)
@@ -34,6 +35,8 @@ GATED = (
     r"hunyuan|minimax|granite|command-?r|phi-?[34]|stablelm|seed-?oss|dots|palm|grok|dbrx|jamba"
 )
 FAR = 0.25  # by how much sizes may miss the number of parameters before layers are taken to be counted otherwise
+# Encoders, which no decoder of the catalogue stands for: layers and width.
+ENCODERS = {r"bert\w*[\s_-]*large": (24, 1024), r"bert(?:[\s_-]*base)?\b": (12, 768)}
 LARGE = 3e9  # parameters of a model that is split among many devices
 MOST_HIDDEN = 32768
 GPT_VOCAB, LLAMA_VOCAB = 51200, 128256  # GPT-2's padded as Megatron pads it; Llama 3's
@@ -51,6 +54,8 @@ def row_model(row: MeasuredRow) -> tuple[Model, dict[str, object]]:
     if layers is None or hidden is None:
         layers, hidden = _shape(row)
         chosen |= {"layers": layers, "hidden": hidden}
+        if row.params is None and not is_mixture(row):
+            row = replace(row, params=named_size(row))
     if heads is None:
         heads = max(1, hidden // 128)
         chosen["heads"] = heads
@@ -89,7 +94,7 @@ def row_model(row: MeasuredRow) -> tuple[Model, dict[str, object]]:
 def _dense(row: MeasuredRow, known: Model | None, sizes: Model) -> Model:
     """The known model with the row's sizes; one of its family, if it is not known, perhaps with experts after all."""
     if known is None or known.gated != sizes.gated:
-        model = _experts(row, _family(row, sizes))
+        model = with_experts(row, _family(row, sizes))
         model = _by_total(row, model, width_open=row.ffn is None and known is None)
         return _counted_otherwise(row, model) if known is None else model
     model = replace(
@@ -127,14 +132,10 @@ def _filled(number: int, parts: int) -> int:
 
 def _shape(row: MeasuredRow) -> tuple[int, int]:
     """Layers and width from the number of parameters alone: 12 layers h^2."""
-    # Of "64x1.3B" the size of the model without experts.
-    named = re.search(r"(?<![\d.])(\d+(?:\.\d+)?)\s*([bmt])\b", row.model, re.IGNORECASE)
-    active = _active(row)
-    size = (
-        active[1]
-        if active
-        else row.params or (float(named[1]) * {"b": 1e9, "m": 1e6, "t": 1e12}[named[2].lower()] if named else None)
-    )
+    size = size_without_experts(row)
+    for name, shape in ENCODERS.items():
+        if size is None and re.search(name, row.model, re.IGNORECASE):
+            return shape
     if size is None:
         raise UsageError(
             f"the catalogue has no model {row.model!r}, and the row gives neither layers and hidden nor params_B; "
@@ -196,6 +197,7 @@ def _spellings(name: str) -> Iterator[str]:
     words = re.split(r"\s+(?:\(|proxy|zero|ptd|megatron|megascale)", name, flags=re.IGNORECASE)[0]
     yield words
     # "llama3_70b-12L" has fewer layers, "OpenAI gpt-oss-20b" a maker; a vision-language model has a language model.
+    words = re.sub(r"^(deepseek)[\s_-]?(?=[23]\b)", r"\1-v", words, flags=re.IGNORECASE)  # "deepseek3-671b"
     fewer = re.sub(r"[\s_-]+(?:l\d+|\d+[\s_-]*l(?:ayers?)?)$", "", words, flags=re.IGNORECASE)
     plain = re.sub(rf"{MAKER}|[\s_-](?:VL|MoE|{TUNED})\b", "", fewer, flags=re.IGNORECASE)
     # "DeepSeek-V3 671B" is the catalogue's deepseek-v3, "TinyLlama (1.1B)" its name without the size.
@@ -215,36 +217,6 @@ def _named(name: str) -> Model | None:
     except ChoreoError:
         return None
     return found if isinstance(found, Model) else None
-
-
-def _active(row: MeasuredRow) -> tuple[float, float] | None:
-    """All parameters and the active ones, of a mixture whose name has both: "80B-A3B"."""
-    found = re.search(r"(\d+(?:\.\d+)?)B[\s_-]*A(\d+(?:\.\d+)?)B", row.model, re.IGNORECASE)
-    return (float(found[1]) * 1e9, float(found[2]) * 1e9) if found else None
-
-
-def _experts(row: MeasuredRow, model: Model) -> Model:
-    """A mixture that is not in the catalogue: "8x7B" has eight experts, two for a token. If only ep implies experts,
-    their number follows from the number of parameters."""
-    if active := _active(row):
-        # Eight narrow experts for a token make up what is active.
-        narrow = max(256, model.ffn // ACTIVE // 128 * 128)
-        each = model.layers * model.mlp_parameters(narrow)
-        rest = model.parameters - model.layers * model.mlp_parameters(model.ffn)
-        shared = math.lcm(16, row.ep or 1)
-        count = shared * max(1, round(((row.params or active[0]) - rest) / each / shared))
-        return replace(model, experts=min(count, 4096), experts_per_token=ACTIVE, expert_ffn=narrow)
-    found = re.search(r"(\d+)\s*(?:x\s*\d+(?:\.\d+)?\s*[bm]\b|experts\b)", row.model, re.IGNORECASE)
-    experts = int(found[1]) if found else 0
-    if not experts and (row.ep or 1) > 1:
-        ep = row.ep or 1
-        each = model.layers * model.mlp_parameters(model.ffn)
-        rest = model.parameters - each
-        experts = max(1, round((row.params - rest) / each / ep)) * ep if row.params else max(8, ep)
-    if not 2 <= experts <= 4096:
-        return model
-    few = experts < MANY_EXPERTS
-    return replace(model, experts=experts, experts_per_token=2 if few else ACTIVE, expert_ffn=model.ffn)
 
 
 def _family(row: MeasuredRow, model: Model) -> Model:

@@ -6,7 +6,6 @@ bias the mean of the errors themselves.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from choreo.errors import ChoreoError
+from choreo.nccl.system.reading import held_gpus
 from choreo.plan.job import TrainingJob
 from choreo.plan.network import Cluster, get_cluster
 from choreo.plan.software import Software, get_software
@@ -21,7 +21,7 @@ from choreo.plan.step import Step, evaluate
 from choreo.results import Result, result
 from choreo.units import counted
 from choreo.validate.errors import grouped, mean
-from choreo.validate.plan.case import Case, best, read_case
+from choreo.validate.plan.case import Case, best, read_case, whole_batch
 from choreo.validate.plan.choice import Choice, choices_among
 from choreo.validate.plan.measured import DATA, MeasuredRow, read_measured
 from choreo.validate.plan.predicted_row import PredictedRow
@@ -40,8 +40,6 @@ __all__ = [
     "validate",
 ]
 
-# GPUs of a node, in the column gpu: "A100-40G-SXM (4/node, Slingshot)".
-NODE = re.compile(r"(?<![\d.])(\d{1,2})\s*(?:GPUs?\s*)?(?:/|per\s+|a\s+)\s*node\b", re.IGNORECASE)
 # These log the memory of their first rank, which is in the first stage; others log the fullest rank's.
 LOG_FIRST_RANK = ("nanotron",)
 FILES = (DATA / "training_measured.csv", DATA / "training_measured_sweep.csv")
@@ -159,6 +157,9 @@ def predict_case(
         precision, gpus = case.plans[0].precision, case.plans[0].gpus
         job = TrainingJob(case.model, gpus, case.global_batch, row.seq, cluster, case.device, program, precision)
         plan, step = best(shortlist(job, case.plans), run)
+        if not step.fits and row.zero is None and row.status is None and plan.zero == 0:
+            # A published run did fit, so its program sharded the optimizer's state, too.
+            plan, step = best(shortlist(job, [replace(other, zero=1) for other in case.plans]), run)
     else:
         step = run(plan)
     chosen = case.chosen | {_column(name): _plain(getattr(plan, name)) for name in case.open_fields}
@@ -171,7 +172,7 @@ def predict_case(
         gpus=row.gpus,
         plan=plan,
         measured_step_s=row.step_time_s,
-        predicted_step_s=step.step_time_s * case.share,
+        predicted_step_s=step.step_time_s,
         measured_mem_bytes=row.mem_bytes,
         predicted_mem_bytes=_logged(step, program, allocated="alloc" in row.mem_kind.lower()),
         measured_fits=row.status,
@@ -210,10 +211,8 @@ def _runner(case: Case, program: Software, cluster: Cluster) -> Callable[[Plan],
     row = case.row
 
     def run(plan: Plan) -> Step:
-        batch = case.global_batch
-        if batch % (plan.dp * plan.micro_batch):
-            batch = max(1, batch // (plan.dp * plan.micro_batch)) * plan.dp * plan.micro_batch
-        return evaluate(
+        batch, share = whole_batch(row.global_batch or case.global_batch, plan)
+        step = evaluate(
             case.model,
             plan,
             cluster=cluster,
@@ -222,6 +221,7 @@ def _runner(case: Case, program: Software, cluster: Cluster) -> Callable[[Plan],
             seq=row.seq,
             software=program,
         )
+        return Step(**vars(step) | {"step_time_s": step.step_time_s * share})
 
     return run
 
@@ -237,8 +237,8 @@ def _cluster(name: str, gpu: str, network: str) -> Cluster:
     from choreo.hardware import get_device
 
     found = get_cluster(name, device=get_device(gpu))
-    if told := NODE.search(gpu):
-        found = found.with_node_gpus(max(1, int(told[1])))
+    if told := held_gpus(gpu):
+        found = found.with_node_gpus(told)
     return found.with_network_text(network)
 
 
