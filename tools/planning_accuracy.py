@@ -7,8 +7,9 @@ python tools/planning_accuracy.py --write    put them into the page
 from __future__ import annotations
 
 import argparse
+import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from choreo.plan.plan import HEADROOM, plan
 from choreo.plan.software import get_software
 from choreo.validate.errors import grouped
 from choreo.validate.plan.choice import choices_among, over_best
-from choreo.validate.plan.fit import FITTED, leave_one_out
+from choreo.validate.plan.fit import FITTED, leave_one_out, whole_source
 from choreo.validate.plan.measured import DATA
 from choreo.validate.plan.validate import FILES, GroupError, PredictedRow, group_errors, validate
 
@@ -45,8 +46,9 @@ def main() -> None:
     }
     text = PAGE.read_text(encoding="utf-8")
     tables["kinds"] = _kinds([*left, *checks])
+    tables["ranges"] = _ranges(inside, left, checks)
     if write:
-        ERRORS.write_text(_errors([*inside, *checks]), encoding="utf-8")
+        ERRORS.write_text(_errors([*left, *checks]), encoding="utf-8")
     for name, table in tables.items():
         print(f"{name}\n{table}\n")
         before, rest = text.split(f"<!-- table: {name} -->\n", 1)
@@ -65,9 +67,19 @@ def _like(row: PredictedRow) -> dict[str, str]:
     }
 
 
+def _either_way(error: float) -> float:
+    """An error as a factor beyond one, whether too much or too little was predicted."""
+    return math.expm1(abs(math.log1p(error)))
+
+
 def _within(errors: Sequence[float]) -> float:
-    """The error that nine of ten stay within, at least two per cent."""
-    return max(0.02, float(np.quantile([math.expm1(abs(math.log1p(error))) for error in errors], 0.9)))
+    """The error that nine of ten further steps stay within, at least two per cent.
+
+    Of n errors and that of a further step each rank is as likely for the latter. So the error of rank 0.9 (n + 1) is
+    taken, where the quantile of the n alone would be too small (split conformal prediction, Vovk et al., 2005).
+    """
+    ranked = sorted(map(_either_way, errors))
+    return max(0.02, ranked[min(len(ranked), math.ceil(0.9 * (len(ranked) + 1))) - 1])
 
 
 def _groups(rows: Sequence[PredictedRow], names: Sequence[str]) -> dict[tuple[str, ...], list[PredictedRow]]:
@@ -79,7 +91,9 @@ def _groups(rows: Sequence[PredictedRow], names: Sequence[str]) -> dict[tuple[st
 
 def _errors(rows: Sequence[PredictedRow]) -> str:
     """The file that predictions take their ranges from."""
-    lines = ["# Errors that nine of ten published steps stay within. Made by planning_accuracy.py."]
+    compared = sorted({row.architecture for row in rows if row.step_error is not None})
+    lines = ["# Errors that nine of ten further steps stay within. Made by planning_accuracy.py."]
+    lines += [f"compared = {json.dumps(compared)}  # architectures with published steps"]
     for names in ALIKE:
         for values, members in _groups(rows, names).items():
             entry = [f'{name} = "{value}"' for name, value in zip(names, values, strict=True)]
@@ -92,6 +106,43 @@ def _errors(rows: Sequence[PredictedRow]) -> str:
             if len(entry) > len(names):
                 lines += ["", "[[groups]]", *entry]
     return "\n".join(lines) + "\n"
+
+
+def _ranges(inside: Sequence[PredictedRow], left: Sequence[PredictedRow], checks: Sequence[PredictedRow]) -> str:
+    """The share of rows, predicted with their source left out, that lie in ranges made from several sets of errors."""
+    sources = {whole_source(row.source) for row in left}
+    every, others = [*left, *checks], {}
+    for source in sources:
+        others[source] = [row for row in every if whole_source(row.source) != source]
+    lines = []
+    for name, pools in (
+        ("with constants fitted to all rows", {source: [*inside, *checks] for source in sources}),
+        ("left out, as in the product", dict.fromkeys(sources, every)),
+        ("left out, of other sources only", others),
+    ):
+        cells = []
+        for figure in ("step_error", "memory_error"):
+            rows = [row for row in left if getattr(row, figure) is not None]
+            known: dict[tuple[object, ...], float] = {}
+            held = [_either_way(getattr(row, figure)) <= _range(row, pools, figure, known) for row in rows]
+            cells += [str(len(rows)), _percent(sum(held) / len(held))]
+        lines.append((name, *cells))
+    return _table(("range made from errors", "steps", "time in range", "steps", "memory in range"), lines)
+
+
+def _range(
+    row: PredictedRow, pools: Mapping[str, Sequence[PredictedRow]], figure: str, known: dict[tuple[object, ...], float]
+) -> float:
+    """The range of a row, from the errors of a pool; `known` keeps those of rows like it."""
+    wanted, source = _like(row), whole_source(row.source)
+    key = (source, *wanted.values())
+    if key not in known:
+        pool = [(_like(one), error) for one in pools[source] if (error := getattr(one, figure)) is not None]
+        groups = (
+            [error for like, error in pool if all(like[name] == wanted[name] for name in names)] for names in ALIKE
+        )
+        known[key] = _within(next(group for group in groups if len(group) >= FEWEST))
+    return known[key]
 
 
 def _kinds(rows: Sequence[PredictedRow]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from choreo.plan import plan
-from choreo.plan.how_sure.how_sure import UNKNOWN, errors_of, fits_chance
+from choreo.plan.how_sure.how_sure import FEWEST, UNKNOWN, errors_of, fits_chance
 from choreo.plan.job import TrainingJob
 from choreo.plan.network import get_cluster
 from choreo.plan.software import get_software
@@ -37,6 +37,12 @@ def test_times_on_a_device_that_nobody_measured_are_a_guess(cluster: str) -> Non
     assert errors.time_like == f"no published step on {get_cluster(cluster).chip().architecture}"
     assert errors.memory < UNKNOWN.memory  # which programs take, whatever the device
     assert errors_of(job()).compared
+
+
+def test_nine_of_ten_are_told_from_nine_steps_or_more() -> None:
+    for one in (job(), job("mixtral-8x7b"), job(software="nanotron"), job(cluster="hgx-b200", precision="fp8")):
+        errors = errors_of(one)
+        assert all(int(like.split()[0]) >= FEWEST >= 9 for like in (errors.time_like, errors.memory_like))
 
 
 def test_ranges_are_in_the_result_and_hold_what_is_predicted() -> None:

@@ -2,8 +2,9 @@
 
 On an architecture without published steps, times are as uncertain as where nothing is known.
 
-`errors.toml` has, for each group of published steps, the error that nine of ten stay within. It is made by
-`tools/planning_accuracy.py --write`. The most similar group with enough steps is used for a job.
+`errors.toml` has, for each group of published steps, the error that nine of ten further ones stay within.
+`tools/planning_accuracy.py --write` makes it from steps that were predicted without their source. The most similar
+group with enough steps is used for a job.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from choreo.plan.job import TrainingJob
 
 __all__ = ["FEWEST", "FILE", "NINE_OF_TEN", "UNKNOWN", "Errors", "errors_of", "fits_chance"]
 
 FILE = Path(__file__).parent / "errors.toml"
-FEWEST = 4  # the fewest steps of a group that can represent others
+FEWEST = 9  # the fewest steps of a group from which nine of ten can be told
 # Similarity, most similar first: the more fields agree the better, then in this order.
 ALIKE = (
     ("architecture", "precision", "software", "experts"),
@@ -101,12 +103,16 @@ def _nearest(like: tuple[tuple[str, str], ...], figure: str) -> tuple[float, str
 
 def _was_compared(architecture: str) -> bool:
     """Whether there are published steps on an architecture."""
-    return any(group.get("architecture") == architecture and "time" in group for group in _groups())
+    return architecture in _file()["compared"]
+
+
+def _groups() -> list[Mapping[str, object]]:
+    return _file()["groups"]
 
 
 @cache
-def _groups() -> tuple[Mapping[str, object], ...]:
-    return tuple(tomllib.loads(FILE.read_text(encoding="utf-8"))["groups"])
+def _file() -> Mapping[str, list[Any]]:
+    return tomllib.loads(FILE.read_text(encoding="utf-8"))
 
 
 def fits_chance(memory_bytes: float, device_bytes: float, error: float) -> float:
