@@ -10,6 +10,8 @@ WORKERS := $(shell echo $$((4 * $(CORES))))
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-build-isolation
 BUILT_FROM := pyproject.toml setup.py $(shell find src -name '*.[ch]')
 BUILD_REQUIRES := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")
+NEW_ENOUGH := import sys; sys.exit("Choreo needs Python 3.11 or newer, and $(PYTHON) is %d.%d; name another, as in make \
+PYTHON=python3.11 $(MAKECMDGOALS)" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)
 
 .PHONY: help try test test-quick lint lint-quick docs bench clean
 
@@ -22,6 +24,7 @@ help:
 	@echo "make clean       remove .venv, caches and what was built"
 
 .venv/ready:
+	@$(PYTHON) -c '$(NEW_ENOUGH)'
 	@echo "making a virtual environment in .venv ..."
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -c '$(BUILD_REQUIRES)' > .venv/build-requires.txt
