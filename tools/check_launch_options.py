@@ -77,6 +77,9 @@ JOBS: tuple[tuple[str, str, Plan], ...] = (
     ("hgx-h100", "torchtitan", Plan(dp=32, zero=3, shard_size=8)),
     ("hgx-h100", "torchtitan", Plan(dp=16, tp=2, zero=3, ep=8, etp=1, sequence_parallel=True)),
     ("hgx-h100", "torchtitan", Plan(dp=8, pp=4, zero=2, schedule="dualpipev", interleave=2)),
+    ("hgx-h100", "nemo+blockwise", Plan(dp=64, zero=3, ep=8, precision="fp8")),
+    ("hgx-b200", "nemo", Plan(dp=64, zero=2, precision="fp8")),
+    ("hgx-b200", "megatron-core", Plan(dp=64, zero=3, precision="fp4")),
 )
 
 

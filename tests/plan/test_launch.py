@@ -190,6 +190,21 @@ def test_parameters_of_eight_bits_are_gathered_as_such_where_they_are_priced_so(
     assert {"--fp8-param-gather", "--reuse-grad-buf-for-mxfp8-param-ag"} <= set(blackwell)
 
 
+def test_megatron_fsdp_computes_in_eight_bits() -> None:
+    """Parameters are gathered in the width that is priced, and without the optimizer's buffers, which it has not."""
+    plan = Plan(dp=64, zero=3, precision="fp8")
+    plain = megatron("llama3-70b", plan, cluster="hgx-b200")
+    assert {"--use-megatron-fsdp", "--fp8-recipe"} <= set(plain)
+    assert "--fp8-param-gather" not in plain
+    recipe = megatron("llama3-70b", plan, cluster="hgx-b200", software="nemo")
+    assert recipe["--fp8-recipe"] == "mxfp8"
+    assert "--fp8-param-gather" in recipe
+    assert "--reuse-grad-buf-for-mxfp8-param-ag" not in recipe
+    assert "--reuse-grad-buf-for-mxfp8-param-ag" in megatron(
+        "llama3-70b", replace(plan, zero=1), cluster="hgx-b200", software="nemo"
+    )
+
+
 def test_both_get_options_for_hybrid_sharding() -> None:
     plan = Plan(dp=32, zero=3, shard_size=8)
     found = told("llama3-8b", plan, software="torchtitan")["torchtitan"]

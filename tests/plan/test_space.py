@@ -105,6 +105,23 @@ def test_a_program_is_asked_only_for_what_it_has() -> None:
     assert {(plan.schedule, plan.zero) for plan in plans_of(asked)} == {("zero-bubble", 3)}
 
 
+def test_an_overlapped_all_to_all_comes_with_several_chunks_a_stage() -> None:
+    model = get_model("deepseek-v3")
+    space = enumerate_plans(model, 256, 256, 4096, software="megatron-core+ep-overlap")
+    piped = (space["pp"] > 1) & (space["ep"] > 1)
+    assert piped.any()
+    assert (space["interleave"][piped] > 1).all()
+    fixed = enumerate_plans(
+        model, 256, 256, 4096, software="megatron-core+ep-overlap", fixed={"pp": 8, "interleave": 1}
+    )
+    assert len(fixed), "what was asked for is not ruled out"
+
+
+def test_jax_has_no_zero_bubble() -> None:
+    space = enumerate_plans(get_model("llama2-70b"), 64, 64, 4096, software="jax")
+    assert SCHEDULES.index("zero-bubble") not in space["schedule"]
+
+
 def test_megatron_cuts_experts_and_tensors_with_sequence_parallelism_only() -> None:
     found = plans_of(enumerate_plans(EXPERTS, 8, 8, 64, software="megatron-core"))
     both = [plan for plan in found if plan.ep > 1 and plan.tp > 1]

@@ -320,7 +320,7 @@ def _precision(job: TrainingJob, plan: Plan) -> Iterator[str]:
             # With the host's optimizer, Megatron gathers parameters of eight bits with one scale for each tensor only.
             if job.software.gathered_fp8_bytes == 1 and plan.zero and not job.software.optimizer_offload:
                 yield "--fp8-param-gather"
-                if recipe == "mxfp8":
+                if recipe == "mxfp8" and plan.zero == 1:
                     yield "--reuse-grad-buf-for-mxfp8-param-ag"
         case "fp4":
             yield "--bf16 --fp4-format e2m1 --fp4-recipe nvfp4"

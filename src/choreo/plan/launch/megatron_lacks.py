@@ -73,9 +73,6 @@ def _software_lacks(job: TrainingJob, plan: Plan) -> Iterator[str]:
         "tokens dropped beyond a capacity, whose options choreo does not print": "+token-drop" in software.name,
         "a scale for each row in fp8": plan.precision == "fp8" and software.fp8_scaling == "row",
         "tf32": plan.precision == "tf32",
-        f"{plan.precision} beside Megatron-FSDP, which choreo does not price": (
-            plan.precision in ("fp8", "fp4") and plan.zero >= 2
-        ),
     }
     yield from (reason for reason, there in lacks.items() if there)
 

@@ -208,7 +208,7 @@ def _balanced(  # noqa: PLR0917 -- what plans depend on
     most = min(MOST_INTERLEAVE, request.model.layers)
     stages = np.unique(cuts["pp"]).tolist()
     chunks = [int(fixed["interleave"])] if "interleave" in fixed else range(1, most + 1)
-    few = bool({"pp", "interleave", "schedule"} & set(fixed))
+    few = ability.overlaps_experts or bool({"pp", "interleave", "schedule"} & set(fixed))
     wanted = np.zeros((max(stages, default=0) + 1, max(*chunks, most) + 1), np.bool_)
     for pp in stages:
         for v in chunks:

@@ -100,6 +100,13 @@ class Ability:
                     lambda t: (t["recompute"] != FULL) & (t["recompute_modules"] & MOE == 0),
                 )
             )
+        if self.overlaps_experts and "interleave" not in fixed:
+            rules.append(
+                (
+                    f"an overlapped all_to_all in a pipeline of one chunk a stage, which {self.name} does not have",
+                    lambda t: (t["ep"] == 1) | (t["pp"] == 1) | (t["interleave"] > 1),
+                )
+            )
         return rules
 
     def lacks(self, plan: Plan) -> list[str]:
@@ -118,10 +125,6 @@ class Ability:
         found = [reason for reason, holds in rules if not holds(row)[0]]
         if plan.pp > 1 and plan.split != "even" and not self.balances:
             found.append(f"an uneven split of layers, which {self.name} does not have")
-        if self.overlaps_experts and plan.pp > 1 and plan.interleave == 1:
-            found.append(
-                f"an overlapped all_to_all in a pipeline of one chunk a stage, which {self.name} does not have"
-            )
         if plan.shard_size and not self.hybrid:
             found.append(f"hybrid sharding, which {self.name} does not have")
         if plan.modules and not self.modules:
@@ -159,7 +162,8 @@ ABILITIES = {
         "HAI-LLM", SCHEDULES, (0, 1), 1, tensors=False, balances=True, modules=True, fused_attention=True
     ),
     "choreo-train": Ability("choreo train", USUAL, uneven_stages=True, trained=True),
-    "jax": Ability("JAX", USUAL),
+    # It differentiates whole stages, so that weight gradients cannot wait.
+    "jax": Ability("JAX", ("gpipe", "1f1b", "interleaved")),
     "torch": Ability("PyTorch by itself", zero=(0,), tensors=False, stages=False, contexts=False),
 }
 
