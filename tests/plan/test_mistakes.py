@@ -63,3 +63,16 @@ def test_a_list_of_layers_must_add_up() -> None:
             Plan(pp=2, split=endless)
     with pytest.raises(PlanError, match="split lists 2000003 stages; there may be at most 1048576"):
         Plan(pp=2, split="1*2000000,2*3")
+
+
+def test_a_number_of_layers_to_compute_again_asks_for_full_recomputation() -> None:
+    job = {"cluster": "hgx-h100", "gpus": 8, "global_batch": 8, "seq": 4096}
+    found = plan("llama3-8b", **job, recompute_layers=3, tp=2, pp=1, cp=1)  # type: ignore[arg-type]
+    assert (found.best.plan.recompute, found.best.plan.recompute_layers) == ("full", 3)
+    with pytest.raises(PlanError, match="recompute_layers 3 goes with recompute full, not none; give that, or leave"):
+        plan("llama3-8b", **job, recompute_layers=3, recompute="none")  # type: ignore[arg-type]
+
+
+def test_no_plans_cannot_be_asked_for() -> None:
+    with pytest.raises(UsageError, match="best must be at least 1, not 0"):
+        plan("llama3-8b", cluster="hgx-h100", gpus=8, global_batch=8, seq=4096, best=0)

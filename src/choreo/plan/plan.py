@@ -163,6 +163,8 @@ def plan(
     workload = get_workload(model)
     if not 0 <= headroom < 1:
         raise UsageError(f"headroom must be a share of the memory from 0 to 1, as in 0.1, not {headroom!r}")
+    if best < 1:
+        raise UsageError(f"best must be at least 1, not {best!r}")
     Plan(precision=precision)  # refuses one that is not known
     place = get_cluster(cluster)
     chip = place.chip(device)

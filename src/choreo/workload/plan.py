@@ -77,7 +77,7 @@ class Plan:
                 raise PlanError(f"{name} must be true or false, not {excerpt(getattr(self, name))}")
         if self.recompute_layers and self.recompute != "full":
             problem = f"recompute_layers {self.recompute_layers} goes with recompute full"
-            raise PlanError(f"{problem}, not {self.recompute}; leave it 0")
+            raise PlanError(f"{problem}, not {self.recompute}; give that, or leave it 0")
         self._check_modules()
         if isinstance(self.zero, bool) or self.zero not in (0, 1, 2, 3):
             raise PlanError(f"zero must be 0, 1, 2 or 3, not {excerpt(self.zero)}")

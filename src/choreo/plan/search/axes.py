@@ -17,7 +17,17 @@ from choreo.workload import Model
 from choreo.workload.legal import divisors
 from choreo.workload.plan import MODULES, RECOMPUTE, SCHEDULES
 
-__all__ = ["CUT", "Fixed", "list_cuts", "list_options", "list_runs", "module_sets", "modules_code", "modules_of"]
+__all__ = [
+    "CUT",
+    "Fixed",
+    "implied_recompute",
+    "list_cuts",
+    "list_options",
+    "list_runs",
+    "module_sets",
+    "modules_code",
+    "modules_of",
+]
 
 Ints = npt.NDArray[np.int64]
 Fixed = Mapping[str, int | bool | str]
@@ -128,9 +138,20 @@ def list_options(model: Model, ability: Ability, fixed: Fixed) -> dict[str, Ints
     }
 
 
+def implied_recompute(fixed: Fixed) -> str | None:
+    """The recomputation that fixed modules or layers go with, if any are fixed.
+
+    >>> implied_recompute({"recompute_layers": 2}), implied_recompute({"tp": 2})
+    ('full', None)
+    """
+    if fixed.get("recompute_modules"):
+        return "selective"
+    return "full" if fixed.get("recompute_layers") else None
+
+
 def _ways_to_recompute(model: Model, ability: Ability, fixed: Fixed) -> list[tuple[int, int]]:
     """Codes of recomputation and of its modules; some sets of modules are tried if the program supports them."""
-    recompute = fixed.get("recompute", "selective" if fixed.get("recompute_modules") else None)
+    recompute = fixed.get("recompute", implied_recompute(fixed))
     wanted = range(len(RECOMPUTE)) if recompute is None else [RECOMPUTE.index(str(recompute))]
     if "recompute_modules" in fixed:
         code = modules_code(str(fixed["recompute_modules"]).replace(" ", ""))

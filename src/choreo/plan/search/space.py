@@ -23,6 +23,7 @@ from choreo.plan.search.axes import (
     MOST_INTERLEAVE,
     SEVERAL,
     Fixed,
+    implied_recompute,
     list_cuts,
     list_options,
     list_runs,
@@ -268,7 +269,8 @@ def _check(gpus: int, fixed: Fixed) -> None:
     for name in fixed:
         if name not in FIELDS:
             raise PlanError(f"a plan has no field {name!r}; it has {', '.join(FIELDS)}")
-    alone = {"recompute": "selective"} if fixed.get("recompute_modules") else {}
+    implied = implied_recompute(fixed)
+    alone = {"recompute": implied} if implied else {}
     Plan(**alone | dict(fixed))  # type: ignore[arg-type]  # each value by itself
     given = {name: int(fixed[name]) for name in ("dp", "tp", "pp", "cp") if name in fixed}
     product = math.prod(given.values())
