@@ -281,6 +281,13 @@ def test_cached_calls_under_way_fail_together(job: Callable[[int], Job]) -> None
     assert said[1].count("\n") == 1
 
 
+def test_a_message_that_nothing_waited_for_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
+    work: Work[None] = Work("send of 8 bytes")
+    work.end(error=PeerFailure("send of 8 bytes: rank 1 is gone", ranks=(1,)))
+    del work
+    assert capsys.readouterr().err == "choreo: send of 8 bytes failed, and nothing waited for it: rank 1 is gone\n"
+
+
 def fork_with_work(comm: Communicator, pause_s: float) -> None:
     """A fork does not wait for its parent's calls for ever, and leaves them alone."""
     x = np.ones(3)

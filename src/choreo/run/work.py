@@ -93,7 +93,8 @@ class Work(Generic[Result]):
 
     def __del__(self) -> None:
         if getattr(self, "_error", None) is not None and not self._raised and sys.stderr is not None:
-            print(f"choreo: {self.what} failed, and nothing waited for it: {self._error}", file=sys.stderr)
+            why = str(self._error).removeprefix(f"{self.what}: ")
+            sys.stderr.write(f"choreo: {self.what} failed, and nothing waited for it: {why}\n")  # at once
 
 
 class QueuedWork(Work[Result]):

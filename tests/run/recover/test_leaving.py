@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from typing import Any
 
@@ -93,6 +94,27 @@ def test_ranks_that_shrink_early_are_not_given_up() -> None:
 def test_ranks_of_other_hosts_that_shrink_early_are_not_given_up() -> None:
     with hosts(2) as made, NetworkJob(made, [0, 0, 1], makes_one_more_call) as job:
         check_one_more_call(job.ended())
+
+
+def shrinks_too_late(comm: Communicator, talk: Pipe) -> str:
+    """Rank 1 never makes the call, as one does whose arguments are refused."""
+    if comm.rank != 1:
+        with pytest.raises(PeerFailure):
+            comm.barrier(timeout=0.3)
+        talk.send(comm.shrink().ranks)
+        return ""
+    talk.recv()
+    with pytest.raises(CommunicatorClosed) as caught:
+        comm.shrink()
+    return str(caught.value)
+
+
+def test_a_rank_that_was_given_up_in_a_call_learns_that_in_shrink() -> None:
+    with Job(3, shrinks_too_late) as job:
+        assert job.hear(0) == job.hear(2) == (0, 2)
+        job.talks[1].send("shrink")
+        told = values(job.ended(1))[0]
+    assert re.search(r"^rank 1 .* did not answer in call \d+: the other ranks \(0, 2\) go on without it; ", told), told
 
 
 def sends_and_leaves(comm: Communicator, talk: Pipe) -> list[int]:

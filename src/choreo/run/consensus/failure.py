@@ -29,7 +29,7 @@ from choreo.run.consensus.failure_detector import FailureDetector
 from choreo.run.consensus.status import Cause, Status
 from choreo.run.execute.failures import ALTERED, MISMATCHED, PEER_DIED, TIMED_OUT
 
-__all__ = ["CUT_ONE_WAY", "Failure", "RankFailure", "agree_on_failure"]
+__all__ = ["CUT_ONE_WAY", "Failure", "RankFailure", "agree_on_failure", "decided_failure"]
 
 # How long ranks have to publish their status. A rank in the call polls 50 times a second, if it gets a core; one that
 # has not begun the call will hardly do so now. A rank that has said that it gives up has SILENT_S.
@@ -100,9 +100,9 @@ def agree_on_failure(
     began_s, pause_s = time.monotonic(), PAUSE_S
     while True:
         now_s = time.monotonic()  # before this rank looks: if it then gets no core, what it saw is outdated
-        found = consensus.decided(TOPIC)
-        if found is not None:
-            return msgspec.msgpack.decode(found, type=Failure), True
+        decided = decided_failure(consensus)
+        if decided is not None:
+            return decided, True
         in_progress = consensus.is_in_progress(TOPIC)
         seen = _look(detector, survive=survive)
         silent, late = seen.silent, seen.late
@@ -141,6 +141,12 @@ def agree_on_failure(
         # A rank that has not seen enough yet does not propose; but it votes, whenever it looks for a decision.
         time.sleep(PAUSE_S if in_progress else pause_s)
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+def decided_failure(consensus: Consensus) -> Failure | None:
+    """What the survivors of a failed call have agreed on, if there was one."""
+    found = consensus.decided(TOPIC)
+    return None if found is None else msgspec.msgpack.decode(found, type=Failure)
 
 
 def _look(detector: FailureDetector, *, survive: bool) -> _View:

@@ -14,6 +14,7 @@ from choreo.errors import ChoreoError, CommunicatorClosed, PeerFailure
 from choreo.run.connect import EXCHANGES, connect
 from choreo.run.connection import Connection
 from choreo.run.consensus.consensus import MEMBERS, Consensus, Outcome, pack_ranks
+from choreo.run.consensus.failure import decided_failure
 from choreo.run.consensus.failure_detector import FailureDetector
 from choreo.run.consensus.failure_message import excluded_error, minority_error
 
@@ -183,6 +184,9 @@ def _decide_members(connection: Connection, failed: frozenset[int], attempt: int
     if decided is None:
         raise _end(connection, minority_error)
     if connection.rank in decided.lost_ranks:
+        failure = decided_failure(consensus)
+        if failure is not None and connection.rank in failure.ranks:
+            raise _end(connection, excluded_error, f"did not answer in call {failure.call}")
         raise _end(connection, excluded_error)
     return tuple(rank for rank in range(connection.world_size) if rank not in decided.lost_ranks)
 
