@@ -85,7 +85,7 @@ def join(
             break
         except (JoinError, RendezvousError) as error:
             if deadline.passed:
-                raise JoinError(f"the job at {_format_job(job)} began to admit this process, but: {error}") from None
+                raise JoinError(f"the job at {_format_job(job)} could not admit this process: {error}") from None
         finally:
             connection.close()
     chooser = Chooser.from_json(admission.chooser.encode(), connected.world_size)
@@ -129,7 +129,7 @@ def _expect(frame: SealedFrame, kind: FrameKind) -> bytes:
     if frame.kind == FrameKind.ABORT:
         raise JoinError(decode(frame.payload, Abort).reason)
     if frame.kind != kind:
-        raise FrameError(f"a frame of kind {frame.kind.name} came")
+        raise FrameError(f"unexpected frame of kind {frame.kind.name}")
     return frame.payload
 
 

@@ -52,7 +52,9 @@ def exchange_sizes(
     found = engine.all_gather(mine, timeout_s, "all_to_all", in_order=False)
     sent, wanted = found[:, 1 : size + 1], found[:, size + 1 :]
     if (found[:, 0] != found[0, 0]).any():
-        raise CollectiveMismatch(f"all_to_all: rows of {found[:, 0].tolist()} elements by rank; they must be the same")
+        raise CollectiveMismatch(
+            f"all_to_all: a row has {found[:, 0].tolist()} elements by rank; give all ranks the same"
+        )
     wrong = np.argwhere((wanted >= 0) & (wanted != sent.T))
     if len(wrong):
         to, source = wrong[0].tolist()

@@ -140,4 +140,4 @@ def test_a_limit_on_addresses_is_reported() -> None:
     command = f"ulimit -v 8000000; exec {sys.executable} -c 'import choreo; choreo.init()'"
     ran = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
     assert ran.returncode == 1
-    assert ran.stderr.splitlines()[-1].endswith("a limit (ulimit -v, ulimit -f) forbids to ask"), ran.stderr
+    assert ran.stderr.splitlines()[-1].endswith("a limit (ulimit -v, ulimit -f) forbids it"), ran.stderr

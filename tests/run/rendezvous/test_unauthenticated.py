@@ -184,7 +184,7 @@ def test_an_insider_who_talks_nonsense_is_refused(port: int) -> None:
     [
         (FrameKind.BLOB, b"short", "a blob frame of 5 bytes came"),
         (FrameKind.BLOB, blob_payload(9, 1.0, b""), "a blob of exchange 9 came, where exchange [01] is due"),
-        (FrameKind.WELCOME, b"", "a frame of kind WELCOME came"),
+        (FrameKind.WELCOME, b"", "unexpected frame of kind WELCOME"),
         (FrameKind.LEAVE, b"[]", "a malformed Leave came"),
         (FrameKind.BLOB, bytes(9 * 2**20), "a frame of 9437184 bytes was announced"),
     ],

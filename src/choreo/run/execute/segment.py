@@ -53,8 +53,8 @@ class Segment:
             if error.errno in (errno.EMFILE, errno.ENFILE):  # Python opens the file once more to map it
                 raise UsageError(f"no shared memory can be mapped: {why(error)}") from None
             raise UsageError(
-                f"{self.bytes >> 30} GiB of addresses for shared memory cannot be had ({error.strerror}); most of them "
-                "are never used, but a limit (ulimit -v, ulimit -f) forbids to ask"
+                f"{self.bytes >> 30} GiB of address space for shared memory cannot be reserved ({error.strerror}); "
+                "most of it is never used, but a limit (ulimit -v, ulimit -f) forbids it"
             ) from None
         except BaseException:
             self.close()
@@ -96,7 +96,7 @@ class Segment:
             os.posix_fallocate(self._descriptor, at, length)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.ENOMEM):
-                raise UsageError(f"no more shared memory can be had: {why(error)}") from None
+                raise UsageError(f"no more shared memory is available: {why(error)}") from None
             raise UsageError(no_room(length, SHARED)) from None
 
 

@@ -137,7 +137,7 @@ class AdmissionServer:
             self._on_first_frame(client, frame)
             return
         if frame.kind != FrameKind.BLOB:
-            raise FrameError(f"a frame of kind {frame.kind.name} came")
+            raise FrameError(f"unexpected frame of kind {frame.kind.name}")
         number, _, blob = parse_blob(frame.payload)
         rank = client.member.rank
         if not self._complete or rank in self._blobs or number != self._exchange:
@@ -155,7 +155,7 @@ class AdmissionServer:
         elif frame.kind == FrameKind.JOIN:
             reason = "this job runs already; a process that is to join it calls choreo.join()"
         else:
-            raise FrameError(f"a frame of kind {frame.kind.name} came")
+            raise FrameError(f"unexpected frame of kind {frame.kind.name}")
         self._server.send(client, FrameKind.ABORT, encode(Abort(reason, [])))
         client.ignored = True
 

@@ -158,7 +158,7 @@ class Coordinator:
     def _on_frame(self, client: Client, frame: SealedFrame) -> None:
         if client.member is None:
             if frame.kind != FrameKind.JOIN:
-                raise FrameError(f"a frame of kind {frame.kind.name} came before a Join")
+                raise FrameError(f"a frame of kind {frame.kind.name} instead of JOIN")
             self._on_join(client, decode(frame.payload, Join))
         elif frame.kind == FrameKind.LEAVE:
             self._on_lost(client, "left the rendezvous", decode(frame.payload, Leave).reason)
@@ -172,7 +172,7 @@ class Coordinator:
             else:
                 raise FrameError(f"a blob of exchange {number} came, where exchange {self._number} is due")
         else:
-            raise FrameError(f"a frame of kind {frame.kind.name} came")
+            raise FrameError(f"unexpected frame of kind {frame.kind.name}")
 
     def _on_lost(self, client: Client, what: str, why: str) -> None:
         assert client.member is not None

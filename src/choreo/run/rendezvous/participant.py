@@ -229,7 +229,7 @@ class _Receiver:
             raise RendezvousError(
                 f"{self._rank_0} left the rendezvous {self._phase}" + (f": {reason}" if reason else ""), ranks=(0,)
             )
-        raise FrameError(f"a frame of kind {kind.name} came")
+        raise FrameError(f"unexpected frame of kind {kind.name}")
 
 
 def _name(me: Join) -> str:
