@@ -209,7 +209,8 @@ def _content(path: str | Path, limit_bytes: int) -> tuple[bytes | None, int]:
         # A pipe or a device has no size that its user could know, and perhaps no end.
         most_bytes = limit_bytes if is_regular else min(limit_bytes, work_limit())
         blocks, left_bytes = [], most_bytes + 1
-        while left_bytes and (block := file.read(min(READ_BYTES, left_bytes))):
+        at_once_bytes = max(READ_BYTES, found.st_size + 1)
+        while left_bytes and (block := file.read(min(at_once_bytes, left_bytes))):
             blocks.append(block)
             left_bytes -= len(block)
         if not blocks and stat.S_ISFIFO(found.st_mode):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,13 @@ def test_data_that_is_too_short(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"it has 5 bytes, and one sequence of 64 tokens takes 65; .* or --seq 4"):
         open_text(str(file), 64, 0)
     assert open_text(str(file), 4, 0).sample(7).tolist() == list(b"short")
+
+
+def test_data_that_is_no_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for source in ("/dev/zero", str(tmp_path / "pipe"), str(tmp_path)):
+        with pytest.raises(UsageError, match=r"the data /.* must be a file, because every rank reads it"):
+            open_text(source, 64, 0)
 
 
 def test_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:

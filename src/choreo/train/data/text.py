@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from choreo.errors import UsageError, shown
+from choreo.files import exists, is_file, read_bytes
 
 __all__ = ["SYNTHETIC", "Text", "open_text"]
 
@@ -22,6 +23,7 @@ SYNTHETIC = "synthetic"
 BYTES = 256
 OWN_TEXT = Path(__file__).parent / "text.txt"
 SYNTHETIC_BYTES = 1 << 16
+MAX_FILE_BYTES = 1 << 34
 
 Tokens = npt.NDArray[np.int64]
 
@@ -74,10 +76,9 @@ def open_text(source: str, seq: int, seed: int) -> Text:
     if source == SYNTHETIC:
         return Text(SYNTHETIC, _synthetic(seed), seq, seed)
     path = Path(source) if source else OWN_TEXT
-    try:
-        tokens = np.frombuffer(path.read_bytes(), np.uint8)
-    except OSError as error:
-        raise UsageError(f"the data {shown(path)} cannot be read: {error.strerror or error}") from None
+    if exists(path) and not is_file(path):
+        raise UsageError(f"the data {shown(path)} must be a file, because every rank reads it; write it to one first")
+    tokens = np.frombuffer(read_bytes(path, MAX_FILE_BYTES, "a text to train on"), np.uint8)
     if len(tokens) <= seq:
         raise UsageError(
             f"the data {shown(path)} is too short: it has {len(tokens)} bytes, and one sequence of {seq} tokens takes "
