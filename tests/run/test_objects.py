@@ -77,6 +77,8 @@ def test_what_init_is_given() -> None:
         assert comm.all_gather_object((1,)) == [[1]]
     with pytest.raises(UsageError, match="encode and decode; object has no encode"):
         choreo.init(codec=object())  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="allow_pickle must be True or False, not 'false'"):
+        choreo.init(allow_pickle="false")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="network is open; it is sealed, or plain on a network that you trust"):
         choreo.init(network="open")
 

@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from choreo.errors import UsageError
+from choreo.errors import UsageError, excerpt
 from choreo.run.blobs import all_gather_blobs, broadcast_blob, scatter_blobs
 from choreo.run.collective_calls import CollectiveCalls
 
@@ -49,6 +49,8 @@ def choose_codec(codec: Codec | None, allow_pickle: bool) -> Codec | None:
     >>> choose_codec(None, False) is None
     True
     """
+    if not isinstance(allow_pickle, bool):  # "false" in a configuration would allow it
+        raise UsageError(f"allow_pickle must be True or False, not {excerpt(allow_pickle)}")
     for name in () if codec is None else ("encode", "decode"):
         if not callable(getattr(codec, name, None)):
             raise UsageError(f"codec must have the methods encode and decode; {type(codec).__name__} has no {name}")

@@ -199,9 +199,16 @@ def test_addresses_that_are_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     """They are refused, and not repeated at full length."""
     (tmp_path / "file").write_bytes(bytes(1_000_000))
     monkeypatch.setenv("CHOREO_ADDRESSES_FILE", str(tmp_path / "file"))
-    with pytest.raises(UsageError, match="which is no host's name and no address") as raised:
+    with pytest.raises(UsageError, match=r"FILE is .* which is no host's name and no address") as raised:
         known_addresses(29500)
     assert len(str(raised.value)) < 300
+
+
+def test_a_pipe_of_addresses_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setenv("CHOREO_ADDRESSES", "node1")
+    monkeypatch.setenv("CHOREO_ADDRESSES_FILE", str(tmp_path / "pipe"))
+    assert known_addresses(29500)[0] == ("node1", 29500)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from choreo.errors import UsageError
+from choreo.files import read_text
 from choreo.run.transport.addresses import check_host, parse_address
 
 __all__ = ["FILE", "known_addresses", "remember_addresses"]
@@ -45,17 +47,22 @@ def known_addresses(port: int) -> list[tuple[str, int]]:
     ...     known_addresses(29500)
     [('node1', 29500), ('node2', 29501)]
     """
-    texts = os.environ.get(VARIABLE, "").split(",")
+    texts = {VARIABLE: os.environ.get(VARIABLE, "")}
     path = os.environ.get(FILE, "")
     if path:
-        with suppress(OSError, UnicodeDecodeError), Path(path).open(encoding="ascii") as file:
-            texts += file.read(MAX_FILE_BYTES).split(",")
-    given = [_with_port(text.strip(), port) for text in texts if text.strip()]
+        with suppress(UsageError):  # it may not be there yet
+            texts[FILE] = read_text(path, MAX_FILE_BYTES, "a file of addresses")
+    given = [
+        _with_port(text.strip(), port, where)
+        for where, several in texts.items()
+        for text in several.split(",")
+        if text.strip()
+    ]
     return list(dict.fromkeys([*given, *((address, port) for address in _last)]))
 
 
-def _with_port(text: str, port: int) -> tuple[str, int]:
+def _with_port(text: str, port: int, where: str) -> tuple[str, int]:
     has_port = text.rpartition(":")[0].endswith("]") if text.startswith("[") else text.count(":") == 1
     if has_port:
         return parse_address(text)
-    return check_host(text.strip("[]"), VARIABLE), port
+    return check_host(text.strip("[]"), where), port
