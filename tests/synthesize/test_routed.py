@@ -33,6 +33,28 @@ def test_a_symmetric_network_is_solved_for_one_device() -> None:
     assert choreo.simulate(made[0].schedule, torus, "64MiB").efficiency > 0.97
 
 
+def test_many_blocks_weigh_less_each() -> None:
+    """1764 blocks, in parts that no number divides, would add up to more than a schedule holds."""
+    problem = read_problem("all_to_all", "mesh(7x6, 50GB/s, 1us)", "16MiB", ranks=None, root=None, effort="low")
+    made = list(routed(problem))
+    choreo.prove(made[-1].schedule)
+    assert made[-1].schedule.weights is not None
+
+
+@pytest.mark.parametrize("network", ["dgx-1", "mi300x", "ring(8, 50GB/s, 1us)", "hgx-h100:2"])
+def test_a_send_recv_takes_all_ways(network: str) -> None:
+    found = search("send_recv", network, "1GiB", effort="low")
+    choreo.prove(found.schedule)
+    assert found.generator == "routed" and found.efficiency > 0.95
+    assert found.library is not None and found.library["efficiency"] < 0.9
+
+
+def test_a_send_recv_of_uneven_blocks_goes_through_relays() -> None:
+    found = search("send_recv", "dgx-1", "1GiB", ranks=[4, 0, 5, 1, 7], shares=[1, 0, 2, 3, 1])
+    choreo.prove(found.schedule)
+    assert found.schedule.relays > 0 and found.efficiency > 0.9
+
+
 def test_uneven_traffic_with_empty_blocks() -> None:
     network = "switch(4, 450GB/s, 300ns) x switch(2, 50GB/s, 1us)"
     rng = np.random.default_rng(1)

@@ -14,6 +14,7 @@ from choreo.errors import ScheduleError, UsageError, excerpt, shown
 from choreo.results import drawn
 from choreo.schedule.steps import Steps
 from choreo.schedule.transfers import BoolColumn, IntColumn, StepMoves, Transfers
+from choreo.schedule.weights import MAX_WEIGHT
 from choreo.units import counted
 
 __all__ = ["Phase", "Schedule", "algorithm_label", "check_schedule"]
@@ -21,7 +22,6 @@ __all__ = ["Phase", "Schedule", "algorithm_label", "check_schedule"]
 MAX_CHUNKS = 1 << 28
 MAX_NAME = 200
 MAX_AXES = 4000
-MAX_WEIGHT = 1 << 31  # so that sums over many ranks and steps stay exact
 
 
 class Phase(NamedTuple):

@@ -9,11 +9,13 @@ import numpy.typing as npt
 
 from choreo.errors import UsageError
 
-__all__ = ["BLOCK_WEIGHT", "whole_amounts", "whole_weights"]
+__all__ = ["BLOCK_WEIGHT", "MAX_WEIGHT", "block_weight", "whole_amounts", "whole_weights"]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
 
+# The most that a schedule's weights may add up to, so that sums over many ranks and steps stay exact.
+MAX_WEIGHT = 1 << 31
 # The total weight of uneven blocks.
 TOTAL_WEIGHT = 1 << 26
 # The accepted forms of amounts, and the name of one entry.
@@ -21,6 +23,18 @@ FORMS = {1: "one for each rank", 2: "a row and a column for each rank"}
 PLACES = {1: ("for rank",), 2: ("from rank", "to rank")}
 # The weight of a block, which its chunks divide into whole parts.
 BLOCK_WEIGHT = 5040 << 8
+
+
+def block_weight(blocks: int) -> int:
+    """The weight of each of so many blocks, less than usual if they would be too heavy together.
+
+    >>> block_weight(64), block_weight(64 * 64)
+    (1290240, 322560)
+    """
+    weight = BLOCK_WEIGHT
+    while weight > 1 and weight * blocks > MAX_WEIGHT:
+        weight //= 2
+    return weight
 
 
 def whole_weights(parts: Floats, total: int = BLOCK_WEIGHT) -> Ints:

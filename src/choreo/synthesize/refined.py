@@ -16,7 +16,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from choreo.schedule import Schedule, Steps, Transfers
-from choreo.schedule.weights import BLOCK_WEIGHT, whole_weights
+from choreo.schedule.weights import block_weight, whole_weights
 from choreo.synthesize.generators.library import is_short
 from choreo.synthesize.network import Hops, hops_between
 from choreo.synthesize.problem import LEAST_CHUNK_BYTES, Candidate, Problem
@@ -111,7 +111,7 @@ class _Messages:
         """The schedule with messages in the order of their starts."""
         schedule, weights = self.schedule, self.schedule.weights
         if resized:
-            weights = np.concatenate([whole_weights(part, BLOCK_WEIGHT) for part in plan.parts])
+            weights = np.concatenate([whole_weights(part, block_weight(len(plan.parts))) for part in plan.parts])
         moments, step = np.unique(plan.start_s, return_inverse=True)
         rows: Transfers = replace(schedule.columns(), step=step.astype(np.int64)[self.of_rows]).by_step()
         return replace(

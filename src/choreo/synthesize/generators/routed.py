@@ -1,4 +1,4 @@
-"""All_to_all, scatter and gather along flows, on any network, also with blocks of different sizes.
+"""All_to_all, send_recv, scatter and gather along flows, on any network, also with blocks of different sizes.
 
 A linear program with one commodity per source spreads the traffic over all paths so that the busiest link has the least
 load. Each source's flow is decomposed into paths, each with its part of a block, and every hop of a path is a message.
@@ -18,7 +18,7 @@ from scipy.sparse import coo_matrix, csr_matrix, hstack, kron
 from scipy.sparse.csgraph import dijkstra
 
 from choreo.schedule import Schedule, Steps, backwards
-from choreo.schedule.weights import BLOCK_WEIGHT, whole_weights
+from choreo.schedule.weights import block_weight, whole_weights
 from choreo.synthesize.network import Hops
 from choreo.synthesize.problem import LEAST_CHUNK_BYTES, Candidate, Problem, UnsolvedError
 from choreo.synthesize.relays import connects, group_hops, relays_of, settled
@@ -52,8 +52,8 @@ class _Path:
 
 
 def routed(problem: Problem) -> Iterator[Candidate]:
-    """All_to_all by multicommodity flow; scatter and gather by the flow of their root."""
-    if problem.collective not in ("all_to_all", "scatter", "gather") or problem.ranks < 2:
+    """All_to_all and send_recv by multicommodity flow; scatter and gather by the flow of their root."""
+    if problem.collective not in ("all_to_all", "send_recv", "scatter", "gather") or problem.ranks < 2:
         return
     everywhere = problem.collective == "all_to_all"
     symmetry = symmetry_of(problem.topology) if everywhere and problem.weights is None and problem.in_order else None
@@ -66,17 +66,12 @@ def routed(problem: Problem) -> Iterator[Candidate]:
     sources = [problem.root] if problem.root is not None else list(range(problem.ranks if symmetry is None else 1))
     if len(sources) * len(hops) > MOST_VARIABLES:
         return
-    demand = np.ones((len(sources), problem.ranks))
-    totals = np.full(len(sources) * problem.ranks, BLOCK_WEIGHT)
-    if problem.weights is not None:
-        totals = problem.weights
-        demand = (totals / totals.mean()).reshape(demand.shape)
-    demand[np.arange(len(sources)), sources] = 0.0
+    traffic = _traffic(problem, sources)
+    demand, totals = traffic.demand, traffic.totals
     if not demand.any():  # the root, or every rank, keeps what there is
         nothing = Schedule.from_list(problem.collective, problem.ranks, [], num_chunks=len(totals), root=problem.root)
         yield Candidate("routed", replace(nothing, weights=totals))
         return
-    traffic = _Traffic(problem, sources, totals, demand)
     for loads in (hops.with_busy_ports(), hops) if hops.leave_room else (hops,):
         flow = _flows(loads, sources, demand)
         last_s = float((loads.load @ flow.sum(axis=0) / loads.capacity).max()) * traffic.mean_bytes
@@ -86,7 +81,7 @@ def routed(problem: Problem) -> Iterator[Candidate]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Traffic:
-    """For each source (a row) how much of a block every rank gets. `totals` are the blocks' weights."""
+    """For each source (a row) how much of a mean block every rank gets. `totals` are the blocks' weights."""
 
     problem: Problem
     sources: Sequence[int]
@@ -96,16 +91,35 @@ class _Traffic:
     @property
     def mean_bytes(self) -> float:
         """The mean size of a block."""
-        return self.problem.size_bytes / self.problem.ranks
+        return float(self.problem.block_bytes.mean())
+
+    def block(self, row: int, target: int) -> int:
+        """The block that a source has for a rank: its only one in a send_recv."""
+        return row if self.problem.collective == "send_recv" else row * self.problem.ranks + target
+
+
+def _traffic(problem: Problem, sources: Sequence[int]) -> _Traffic:
+    """What the sources send."""
+    to_next = problem.collective == "send_recv"
+    blocks = problem.contract.blocks(problem.ranks)
+    totals = np.full(blocks if len(sources) > 1 else problem.ranks, block_weight(blocks))
+    if problem.weights is not None:
+        totals = problem.weights
+    amounts = totals / totals.mean()
+    if to_next:
+        return _Traffic(problem, sources, totals, np.roll(np.diag(amounts), 1, axis=1))
+    demand = amounts.reshape(len(sources), problem.ranks)
+    demand[np.arange(len(sources)), sources] = 0.0
+    return _Traffic(problem, sources, totals, demand)
 
 
 def _along(traffic: _Traffic, hops: Hops, flow: Floats, last_s: float, symmetry: Symmetry | None) -> Iterator[Schedule]:
     """Schedules along a flow, cut into more and more chunks while that helps."""
     problem, totals, mean_bytes = traffic.problem, traffic.totals, traffic.mean_bytes
     paths = [
-        path
+        _Path(traffic.block(row, target), part, way)
         for row, source in enumerate(traffic.sources)
-        for path in _paths(hops, source, row, traffic.demand[row], flow[row])
+        for target, part, way in _paths(hops, source, traffic.demand[row], flow[row])
     ]
     copies = problem.ranks if symmetry is not None else 1
     togethers = (False, True) if hops.send_busy_s.any() else (False,)
@@ -126,7 +140,7 @@ def _along(traffic: _Traffic, hops: Hops, flow: Floats, last_s: float, symmetry:
             steps, sizes = steps_of(tasks, hops, start, len(weights)), weights
         else:
             steps, sizes = _translated(symmetry, hops, tasks, start, weights)
-        collective = "all_to_all" if problem.collective == "all_to_all" else "scatter"
+        collective = "scatter" if problem.collective == "gather" else problem.collective
         schedule = Schedule(collective, steps, problem.root, "routed", sizes, receive_in_order=True, relays=hops.relays)
         yield backwards(schedule) if problem.collective == "gather" else schedule
 
@@ -159,8 +173,8 @@ def _flows(hops: Hops, source: Sequence[int], demand: Floats) -> Floats:
     return flow
 
 
-def _paths(hops: Hops, source: int, row: int, demand: Floats, flow: Floats) -> Iterator[_Path]:
-    """Decompose a source's flow into paths, from every target back to the source; its blocks are one row.
+def _paths(hops: Hops, source: int, demand: Floats, flow: Floats) -> Iterator[tuple[int, float, tuple[int, ...]]]:
+    """Decompose a source's flow into paths, from every target back to the source: the target, a part, its hops.
 
     A block so small that the solver rounded its flow away takes the quickest path.
     """
@@ -196,7 +210,7 @@ def _paths(hops: Hops, source: int, row: int, demand: Floats, flow: Floats) -> I
             found[key] = found.get(key, 0.0) + part
         total = sum(found.values())
         for way_there, part in found.items():
-            yield _Path(row * hops.devices + target, part / total, way_there)
+            yield target, part / total, way_there
 
 
 def _quickest(hops: Hops, source: int) -> list[int]:
