@@ -81,3 +81,34 @@ def test_accelerators_without_nccl_are_refused(network: str, instead: str) -> No
 
 def test_a_device_that_nobody_knows_may_have_nccl() -> None:
     assert simulate_nccl("all_reduce", get_topology("switch(4, 100GB/s, 1us)"), "1MiB").time_s > 0
+
+
+def star(leaves: int) -> Topology:
+    """A device in the middle, joined to each of the others by a link of its own."""
+    ends = [(0, leaf) for leaf in range(1, leaves + 1)] + [(leaf, 0) for leaf in range(1, leaves + 1)]
+    src, dst = np.array(ends, np.int64).T
+    links = Links(src.copy(), dst.copy(), np.full(len(ends), 25e9), np.full(len(ends), 100e-6))
+    return compose("star", [graph(leaves + 1, links)])
+
+
+@pytest.mark.parametrize("leaves", [2, 8, 40])
+def test_a_ring_through_a_star_passes_its_middle_between_any_two_leaves(leaves: int) -> None:
+    ranks, tour = leaves + 1, (2 + 2 * (leaves - 1)) * 100e-6
+    assert simulate_nccl("all_gather", star(leaves), 8, forced="Ring").time_s >= (ranks - 1) / ranks * tour
+    # All steps of one chunk are two tours but for two hops.
+    assert 2 * tour - 400e-6 <= simulate_nccl("all_reduce", star(leaves), 8, forced="Ring").time_s <= 2.1 * tour
+
+
+def test_a_tree_goes_to_the_farthest_rank_and_back() -> None:
+    network = "switch(8, 450GB/s, 500ns, medium=nvlink) x ring(9, 25GB/s, 1ms, medium=network)"
+    for algorithm in ("Tree", "Ring"):
+        assert simulate_nccl("all_reduce", network, 8, forced=algorithm).time_s >= 2 * 4 * 1e-3
+
+
+@pytest.mark.parametrize(
+    "network", ["hgx-h100:512", "dgx-a100:128", "gb200-nvl72:1", "gb300-nvl72:8", "dgx-superpod:1"]
+)
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "broadcast"])
+def test_larger_is_never_faster(collective: str, network: str) -> None:
+    times = [simulate_nccl(collective, network, 8 << power).time_s for power in range(0, 30, 2)]
+    assert times == sorted(times)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from choreo.errors import UsageError
 from choreo.nccl.constants import DEFAULT, Constants
@@ -11,11 +11,13 @@ from choreo.nccl.names import Forced
 from choreo.nccl.system.system import NcclSystem
 from choreo.nccl.tuning import algorithms_for, estimates
 
-__all__ = ["Choice", "Prediction", "choose", "predict"]
+__all__ = ["Choice", "Prediction", "choose", "predict", "predict_alone"]
 
 # NCCL sends a message with LL while it is no longer than this.
 LL_MESSAGE_BYTES = 16384
 FREE = Forced()
+# A size over each of these takes no longer. NCCL changes its choice within that range of where it would pay.
+PARTS = (2, 4, 8, 16)
 # Across nodes, other releases of NCCL order estimates this close to each other differently, because their tables follow
 # measurements. Among such options the one that runs fastest is taken. Below a megabyte all releases agree.
 NEAR, NEAR_BYTES = 1.25, 1 << 20
@@ -79,7 +81,19 @@ def predict(
     *,
     constants: Constants = DEFAULT,
 ) -> Prediction:
-    """The choice and its time. `size_bytes` is nccl-tests' size: for all_gather and the like the total of all ranks."""
+    """The choice and its time. `size_bytes` is nccl-tests' size: for all_gather and the like the total of all ranks.
+
+    A call takes no less than one of fewer bytes, which a choice that comes too late may slow.
+    """
+    found = predict_alone(collective, size_bytes, system, forced, constants=constants)
+    smaller = (predict_alone(collective, size_bytes / part, system, forced, constants=constants) for part in PARTS)
+    return replace(found, time_s=max(found.time_s, *(one.time_s for one in smaller)))
+
+
+def predict_alone(
+    collective: str, size_bytes: float, system: NcclSystem, forced: Forced = FREE, *, constants: Constants = DEFAULT
+) -> Prediction:
+    """The choice and its time, whatever smaller calls take."""
     choice = choose(collective, size_bytes, system, forced)
     run = execute(collective, choice.algorithm, choice.protocol, size_bytes, system, constants=constants)
     return Prediction(choice.algorithm, choice.protocol, run.channels, run.time_s, choice.estimate_s)

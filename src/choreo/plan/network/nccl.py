@@ -13,7 +13,8 @@ from functools import lru_cache
 import numpy as np
 
 from choreo.errors import UsageError
-from choreo.nccl import NETWORKS, NcclSystem, predict, read_system
+from choreo.nccl import NETWORKS, NcclSystem, read_system
+from choreo.nccl.model import predict_alone
 from choreo.nccl.system.placed import system_of
 from choreo.plan.network.model import Floats
 from choreo.topology import Block, Topology
@@ -156,5 +157,5 @@ def _inner_link(inner: Sequence[Block], *, alone: bool) -> str:
 @lru_cache(maxsize=4096)
 def _table(collective: str, system: NcclSystem) -> Floats:
     """Logarithms of the time at each size; a larger transfer is never faster."""
-    times = np.array([predict(collective, float(size), system).time_s for size in 2.0**_LOGS])
+    times = np.array([predict_alone(collective, float(size), system).time_s for size in 2.0**_LOGS])
     return np.log2(np.maximum.accumulate(times))
