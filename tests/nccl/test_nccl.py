@@ -395,3 +395,8 @@ def test_a_message_too_short_for_all_ranks_takes_a_ring_less() -> None:
     shortest, short, longer = (nccl_choice("all_reduce", size, where, "Ring,LL").time_s for size in (8, 64, 128))
     assert shortest < short < longer
     assert longer == pytest.approx(nccl_choice("all_reduce", 256, where, "Ring,LL").time_s, rel=0.01)
+
+
+def test_the_link_of_a_pair_is_not_all_that_a_gpu_has() -> None:
+    read = [read_system("8x MI300X", words, 8, 1) for words in ("xGMI 128GB/s", "Infinity Fabric 64 GB/s per link", "")]
+    assert {one.intra_bytes_per_s for one in read} == {448e9}

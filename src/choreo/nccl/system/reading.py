@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from choreo.nccl.system.gpus import Gpu, find_gpu, nearest_gpu
+from choreo.nccl.system.gpus import CDNA3, Gpu, find_gpu, nearest_gpu
 from choreo.nccl.system.system import NcclSystem
 
 __all__ = ["held_gpus", "read_system"]
@@ -192,7 +192,9 @@ def _link(text: str, gpu: Gpu | None) -> float | None:
             return bytes_per_s if one_way or bytes_per_s < 500e9 else bytes_per_s / 2
         if not one_way and bytes_per_s > 1.5 * gpu.link_bytes_per_s:
             bytes_per_s /= 2
-        if 0.2 <= bytes_per_s / gpu.link_bytes_per_s <= 1.5:
+        # AMD's tables give the link between a pair, of which a GPU has seven.
+        least = 0.5 if gpu.generation is CDNA3 else 0.2
+        if least <= bytes_per_s / gpu.link_bytes_per_s <= 1.5:
             return bytes_per_s
     return None
 
