@@ -161,14 +161,26 @@ def test_a_file_name_that_is_no_text(json_option: list[str], tmp_path: Path) -> 
     assert os.path.exists(name) == (ran.returncode == 0)  # noqa: PTH110 - pathlib has no bytes
 
 
-def test_long_work_says_how_long_it_has_been_going_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
+
+def test_long_work_says_how_long_it_has_been_going_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "QUIET_S", 0.001)
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     with progress.waiting("searching"):
         while not terminal.getvalue():
             time.sleep(0.001)
     assert re.fullmatch(r"\rsearching: \d+ s\r +\r", terminal.getvalue())
+
+
+def test_work_that_says_how_much_of_it_is_done_no_longer_says_for_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "QUIET_S", 0.001)
+    monkeypatch.setattr(progress, "EVERY_S", 0.0)
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    with progress.Progress("ring") as told, progress.waiting("ring", told):
+        while not terminal.getvalue():
+            time.sleep(0.001)
+        told(1, 2)
+    assert re.fullmatch(r"\rring: \d+ s\rring: 50 %\r +\r\r +\r", terminal.getvalue())

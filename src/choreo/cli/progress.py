@@ -50,8 +50,8 @@ class Progress:
 
 
 @contextmanager
-def waiting(what: str) -> Iterator[None]:
-    """Say on a terminal for how long `what` has been going on, where nobody knows how much of it is left."""
+def waiting(what: str, progress: Progress | None = None) -> Iterator[None]:
+    """Say on a terminal for how long `what` has been going on, until its `progress` says how much of it is done."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield
         return
@@ -61,7 +61,7 @@ def waiting(what: str) -> Iterator[None]:
     def say() -> None:
         nonlocal width
         pause = QUIET_S
-        while not done.wait(pause):
+        while not done.wait(pause) and not (progress is not None and progress.said):
             line = f"{what}: {time.monotonic() - began:.0f} s"
             width = max(width, len(line))
             click.echo(f"\r{line.ljust(width)}", err=True, nl=False)

@@ -13,6 +13,7 @@ from choreo.cli.options.schedule import ScheduleOptions, left_out, schedule_opti
 from choreo.cli.options.topology import topology_option
 from choreo.cli.output.collective.price import print_prices, print_sweep
 from choreo.cli.output.text.table import echo_json
+from choreo.cli.progress import waiting
 from choreo.cli.recording import Recorded, keep
 from choreo.errors import AlgorithmError, ProofError, RefusedError, ScheduleError, UsageError, shown
 from choreo.units import parse_bandwidth, parse_size_range, parse_time
@@ -130,10 +131,11 @@ def _profiles(chosen: ScheduleOptions, ranks: int | None, ports: str, cores: int
     profiles = []
     for candidate in candidates:
         try:
-            schedule = trusted(candidate, ranks)
-            # Few networks have switches that reduce: those schedules are priced when they are named.
-            if not schedule.switches or chosen.named:
-                profiles.append(profile(schedule, ports, cores=cores))
+            with waiting(f"pricing {candidate.algorithms[0]}"):
+                schedule = trusted(candidate, ranks)
+                # Few networks have switches that reduce: those schedules are priced when they are named.
+                if not schedule.switches or chosen.named:
+                    profiles.append(profile(schedule, ports, cores=cores))
         except (RefusedError, AlgorithmError, ScheduleError, ProofError) as error:
             left_out(candidate, error)
     if not profiles:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,11 +16,14 @@ from choreo.cli.options.common import NewFile, json_option, ranks_option
 from choreo.cli.options.plan import FIXED, SWITCHES, fixed_of
 from choreo.cli.output.text.files import afterwards, check_stdout, on_stdout, write_page
 from choreo.cli.output.text.table import echo_json, echo_note
+from choreo.cli.progress import waiting
 from choreo.cli.recording import Recorded, keep
 from choreo.errors import UsageError, shown
 from choreo.run.launch.on_ray.cluster import PLACEMENTS
 
 if TYPE_CHECKING:
+    from choreo.cli.output.train import StepTable
+    from choreo.train import TrainingStep
     from choreo.workload import Plan
 
 
@@ -129,7 +134,8 @@ def command(*, as_json: bool, model: str, plan_file: Path | None, html: Path | N
     if asked["data_parallel"] == "all":
         return _compare(model, plan, asked, as_json=as_json, html=html)
     table = None if as_json or on_stdout(html) else StepTable()
-    run = train(model, plan=plan, on_step=None if table is None else table.step, on_note=echo_note, **asked)  # type: ignore[arg-type]
+    with _starting(table) as (on_step, on_note):
+        run = train(model, plan=plan, on_step=on_step, on_note=on_note, **asked)  # type: ignore[arg-type]
     keep(run, scale=asked.get("scale"))
     with afterwards(lambda: None if html is None else write_page(html, to_html(run))):
         if as_json:
@@ -137,6 +143,29 @@ def command(*, as_json: bool, model: str, plan_file: Path | None, html: Path | N
         elif not on_stdout(html):
             print_run(run)
     return 1 if run.check is not None and not run.check["same"] else 0
+
+
+@contextmanager
+def _starting(table: StepTable | None) -> Iterator[tuple[Callable[[TrainingStep], None], Callable[[str], None]]]:
+    """What is called with each step and each note; until the first step, a terminal is told that the ranks start."""
+    started = False
+    with ExitStack() as told:
+        told.enter_context(waiting("starting the ranks"))
+
+        def step(found: TrainingStep) -> None:
+            nonlocal started
+            started = True
+            told.close()
+            if table is not None:
+                table.step(found)
+
+        def note(text: str) -> None:
+            told.close()
+            echo_note(text)
+            if not started:
+                told.enter_context(waiting("starting the ranks"))
+
+        yield step, note
 
 
 def _compare(model: str, plan: Plan | None, asked: dict[str, object], *, as_json: bool, html: Path | None) -> int:

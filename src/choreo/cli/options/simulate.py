@@ -96,7 +96,8 @@ class Asked:
 
         if schedule.file_bytes is None and self.file_bytes is not None:
             schedule = replace(schedule, file_bytes=self.file_bytes)
-        with Progress(f"{schedule.collective} by {schedule.algorithm}{which}") as progress:
+        what = f"{schedule.collective} by {schedule.algorithm}{which}"
+        with Progress(what) as progress, waiting(what, progress):
             return simulate_together(
                 [Job(schedule, size, self.where.devices), *self.beside],
                 self.where.topology,
@@ -156,8 +157,9 @@ class Asked:
         named = replace(self.chosen, algorithms=tuple(name for name in self.chosen.named if name != SYNTHESIZED))
         for candidate in named.candidates(self.where.ranks):
             try:
-                schedule = self._built(candidate)
-                _check_length(schedule)
+                with waiting(f"building {candidate.algorithms[0]}"):
+                    schedule = self._built(candidate)
+                    _check_length(schedule)
                 found.append(schedule)
             except (RefusedError, AlgorithmError, ScheduleError, ProofError, UsageError) as error:
                 left_out(candidate, error)
