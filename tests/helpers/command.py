@@ -28,7 +28,8 @@ class Ran:
 def run_choreo(*arguments: str, columns: int | None = None) -> Ran:
     """`choreo` with these arguments, without starting a process: into a pipe, or a terminal of that many columns."""
     out, err = io.StringIO(), io.StringIO()
-    with mock.patch.dict(os.environ), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    unhurried = mock.patch("choreo.cli.progress.QUIET_S", 3600.0)  # on a busy machine there would be progress to tell
+    with mock.patch.dict(os.environ), unhurried, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         os.environ.pop("COLUMNS", None)  # some runners of tests set it
         if columns is not None:
             os.environ["COLUMNS"] = str(columns)
