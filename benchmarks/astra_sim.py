@@ -60,7 +60,7 @@ def topology(shape: str, ranks: int) -> str:
 
 
 def compare(binaries: Path, ranks: int, size: str) -> None:
-    """All cases of so many ranks and bytes."""
+    """All cases of one number of ranks and one size."""
     for collective in COLLECTIVES:
         graph = GraphBuilder(ranks)
         for rank in range(ranks):

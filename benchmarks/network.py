@@ -135,7 +135,7 @@ def race(  # noqa: PLR0917 - called once
     *,
     cpu: bool,
 ) -> list[dict[str, Any]]:
-    """All cells for so many ranks, printed as they come."""
+    """All cells for one number of ranks, printed as they come."""
     contestants = {
         "sealed": ranks_of("sealed", sys.executable, names, ranks, 29_800 + ranks, cpu=cpu),
         "plain": ranks_of("plain", sys.executable, names, ranks, 29_850 + ranks, cpu=cpu),

@@ -83,7 +83,7 @@ def print_row(row: Measurement) -> None:
 def against_copy(
     session: BenchSession, collectives: Iterable[str], rounds: int, patience_s: float
 ) -> list[dict[str, object]]:
-    """Registered arrays beside both ranks copying as many bytes."""
+    """Registered arrays, beside both ranks copying the same number of bytes."""
     found: list[dict[str, object]] = []
     for collective in collectives:
         if collective == "barrier":

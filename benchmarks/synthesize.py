@@ -86,7 +86,7 @@ def tell(answer: Connection, cell: Cell) -> None:
 
 
 def all_measured(cells: Iterable[Cell], workers: int, limit_s: float) -> Iterator[Found]:
-    """Measure cells, so many at a time, each for so long at most."""
+    """Measure cells, a few at a time, each within a limit of time."""
     os.environ.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")  # a cell has one core
     context = get_context("forkserver")
     context.set_forkserver_preload(["choreo.synthesize"])

@@ -132,7 +132,7 @@ def panel(runs: list[Run], world: int, network: tuple[bool, str], left: int, spa
 
 
 def marker(algorithm: str, x: float, y: float) -> str:
-    """A point of an algorithm, with a shape of its own for those who see no colours."""
+    """A point of an algorithm, with a shape of its own for colour-blind readers."""
     shapes = {
         "ring": f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>',
         "direct": f'<path d="M{x:.1f} {y - 5:.1f}l4.5 8h-9z"/>',
@@ -165,7 +165,7 @@ def picture(runs: list[Run], world: int) -> str:
 
 
 def style() -> str:
-    """Colours on white, and on black for those who read so."""
+    """Colours on white, and on black in dark mode."""
 
     def rules(at: int, page: str, text: str, faint: str, grid: str) -> str:
         lines = "".join(

@@ -1,4 +1,4 @@
-"""Renew the figures in documents: run their commands, and put what they print where it was.
+"""Renew the figures in documents: run their commands, and replace the old output by the new.
 
     python tools/renew_cases.py docs/explanation/cases/*.md
 

@@ -1,4 +1,4 @@
-"""Count the cores that other programs keep busy. No prediction accounts for what they slow down."""
+"""Count the cores that other programs keep busy. Predictions do not account for them."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ def _sentence(error: BaseException) -> tuple[str, int] | None:  # noqa: PLR0911 
 
 
 def _cut(message: str) -> str:
-    """A message that is not as long as what was typed, if that is endless."""
+    """Cut a message that quotes something very long."""
     return message if len(message) <= LONGEST else f"{message[: LONGEST // 2]} ... {message[-LONGEST // 2 :]}"
 
 
@@ -208,6 +208,6 @@ def _make_output_safe() -> None:
 
 
 def _drop_output() -> None:
-    """Python must not try again at exit to write what could not be written."""
+    """Keep Python from writing again at exit what could not be written."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -84,7 +84,7 @@ class Recorded(Command):
 
 
 def keep(result: object, **settings: object) -> None:
-    """Record a result, or a list of them, if that was asked for; `settings` are what it does not say itself."""
+    """Record a result, or a list of them, if that was asked for; `settings` holds what a result does not say itself."""
     recording = _recording()
     if recording is not None:
         recording.add(result, settings)

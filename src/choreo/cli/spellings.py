@@ -1,4 +1,4 @@
-"""What other tools call the options of Choreo, for those who type what their fingers know."""
+"""What other tools call the options of Choreo, for users of those tools."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def _fields(thing: object) -> dict[str, object]:
 
 
 def _off(thing: object) -> set[str]:
-    """The fields of a record that say what it has not: of a model, the parts that others have."""
+    """The fields of a record that are off: of a model, the parts that only other models have."""
     if isinstance(thing, Mapping) or not dataclasses.is_dataclass(thing):
         return set()
     empty = {field.name for field in dataclasses.fields(thing) if field.default in (None, False, 0, "")}

@@ -165,7 +165,7 @@ def _state_bytes(config: TrainConfig) -> float:
 
 
 def _scale_that_fits(config: TrainConfig, whole: Workload, there: float) -> str:
-    """The largest factor of two digits at which the same plan can train the model in so many bytes."""
+    """The largest factor of two digits at which the same plan can train the model in that many bytes."""
     for factor in (*range(990, 99, -10), *range(99, 0, -1)):
         small = replace(config, model=scaled(whole, factor / 1000))
         if _state_bytes(small) <= there:

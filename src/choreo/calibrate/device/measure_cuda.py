@@ -40,7 +40,7 @@ class KernelTimer:
         self.torch, self.l2_bytes = torch, l2_bytes
 
     def sets(self, bytes_of_one: float) -> range:
-        """As many sets of operands as push each other out of the L2 cache."""
+        """Enough sets of operands to push each other out of the L2 cache."""
         return range(min(16, max(1, math.ceil(3 * self.l2_bytes / bytes_of_one))))
 
     def random(self, *shape: int, dtype: object = None) -> Any:

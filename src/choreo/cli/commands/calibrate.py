@@ -134,7 +134,7 @@ def measure_messages(
 
 
 def _left_out(found: Calibration) -> str:
-    """What is not kept: whole numbers of ranks, and of others bands of sizes."""
+    """What is not stored: some numbers of ranks altogether, and some bands of sizes of the others."""
     numbers = [f"{ranks} ranks" for ranks in found.left_out]
     numbers += [
         f"{band.ranks} ranks up to {format_bytes(band.to_bytes, binary=False)}"

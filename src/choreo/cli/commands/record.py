@@ -21,7 +21,7 @@ Function = Callable[..., object]
 
 
 class _Record(click.Group):
-    """The commands of the store; a name that is none gets the nearest ones."""
+    """The commands of the store; an unknown name is answered with the nearest ones."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -165,7 +165,7 @@ def questions_command(*, name: str | None, show_sql: bool, oltp: bool, as_json: 
 
 @contextmanager
 def _readable(file: Path) -> Iterator[Path]:
-    """A file that can be read more than once; for - it has what stdin had."""
+    """A file that can be read more than once; for -, a copy of stdin."""
     if str(file) != "-":
         yield file
         return

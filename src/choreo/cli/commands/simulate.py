@@ -271,7 +271,7 @@ def _sizes(chosen: ScheduleOptions, size: int | None, sweep: tuple[int, int] | N
 
 
 def _ranks(chosen: ScheduleOptions, ranks: int | None) -> int | None:
-    """The number of ranks, where something says it."""
+    """The number of ranks, if anything gives it."""
     if ranks is None and chosen.schedule is not None:
         from choreo.schedule import load
 

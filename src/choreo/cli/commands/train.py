@@ -147,7 +147,7 @@ def command(*, as_json: bool, model: str, plan_file: Path | None, html: Path | N
 
 @contextmanager
 def _starting(table: StepTable | None) -> Iterator[tuple[Callable[[TrainingStep], None], Callable[[str], None]]]:
-    """What is called with each step and each note; until the first step, a terminal is told that the ranks start."""
+    """The callbacks for each step and each note. Until the first step, a terminal shows that the ranks are starting."""
     started = False
     with ExitStack() as told:
         told.enter_context(waiting("starting the ranks"))

@@ -33,7 +33,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 class NewFile(click.Path):
-    """A file to write, refused before the work where it could not be written after it; - is stdout, if there may be."""
+    """A file to write, refused before the work if it could not be written after it; - is stdout, if allowed."""
 
     def __init__(self, *, stdout: bool = True) -> None:
         super().__init__(path_type=Path)

@@ -22,8 +22,8 @@ __all__ = [
     "batch_of",
     "count_of",
     "fixed_of",
-    "hours_of",
     "job_arguments",
+    "mtbf_s",
     "planned",
     "run_of",
     "share_of",
@@ -146,7 +146,7 @@ def batch_of(text: str, gpus: int) -> int:
 
 
 def count_of(text: str, what: str) -> float:
-    """So many parameters or tokens (`what`) from `1.8T`, `70B`, `125e6`."""
+    """A number of parameters or tokens (`what`) from `1.8T`, `70B`, `125e6`."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?(?:[eE]\d+)?)\s*([kKmMbBgGtT]?)\s*", text)
     if match is None:
         raise UsageError(f"{text!r} is not a number of {what}; write 1.8T, 70B or 125M")
@@ -223,10 +223,10 @@ def share_of(text: str) -> float:
     return float(match[1]) / (100 if match[2] else 1)
 
 
-def hours_of(text: str) -> float:
-    """Seconds from `50000h`, `30d`, `2y` or hours without a unit.
+def mtbf_s(text: str) -> float:
+    """The mean time between failures in seconds, from `50000h`, `30d`, `2y` or hours without a unit.
 
-    >>> hours_of("2h"), hours_of("1d")
+    >>> mtbf_s("2h"), mtbf_s("1d")
     (7200.0, 86400.0)
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?(?:[eE]\d+)?)\s*([a-z]?)\s*", text)
@@ -251,5 +251,5 @@ def run_of(planning: Planning, options: dict[str, object]) -> TrainingRun | None
         tokens=1e9 if tokens is None else count_of(str(tokens), "tokens"),
         parameters=planning.workload.parameters,
         price_per_gpu_hour=None if price is None else float(str(price)),
-        failures=None if mtbf is None else Failures(hours_of(str(mtbf))),
+        failures=None if mtbf is None else Failures(mtbf_s(str(mtbf))),
     )

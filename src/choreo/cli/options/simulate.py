@@ -91,7 +91,7 @@ class Asked:
         )
 
     def run(self, schedule: Schedule, size: int, which: str = "") -> Simulation:
-        """Run a schedule, and what runs beside it; `which` of several it is, for who waits."""
+        """Run a schedule, and what runs beside it; the progress says `which` of several it is."""
         from choreo.simulate import Job, simulate_together
 
         if schedule.file_bytes is None and self.file_bytes is not None:

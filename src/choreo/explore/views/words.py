@@ -30,7 +30,7 @@ class Words(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WordsData(TypedDict):
-    """Names, each with a few words about it; algorithms by collective. A block can follow an x in a network."""
+    """Names, each with a short description; algorithms by collective. A block can follow an x in a network."""
 
     collectives: dict[str, str]
     algorithms: dict[str, dict[str, str]]

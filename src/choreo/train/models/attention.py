@@ -1,4 +1,4 @@
-"""Causal attention, with as many keys as queries or fewer, or through a latent space (DeepSeek-V2)."""
+"""Causal attention: multi-head, grouped-query or multi-query, or through a latent space (DeepSeek-V2)."""
 
 from __future__ import annotations
 

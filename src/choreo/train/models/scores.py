@@ -1,4 +1,4 @@
-"""Attention scores and their use: torch's fused kernel where it can, and separate products where scores are capped
+"""Attention scores and their use: torch's fused kernel where it applies, separate products where scores are capped
 (Gemma 2) or a sink takes a part of the attention (GPT-OSS)."""
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class BenchTable:
             self._traffic(name, report.results[-1])
 
     def _traffic(self, name: str, row: Measurement) -> None:
-        """Say what a peer that counts them has sent, in arrays of N bytes."""
+        """Say what a peer that counts its traffic has sent, in arrays of N bytes."""
         arrays = [received / row.size_bytes for received in row.peer_received_bytes.get(name, ())]
         if arrays:
             ring = 2 * (row.ranks - 1) / row.ranks

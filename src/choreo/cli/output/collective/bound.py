@@ -118,7 +118,7 @@ def _bandwidth(links: Sequence[int], topology: Topology) -> float:
 
 
 def _who(devices: Sequence[int], topology: Topology) -> str:
-    """The devices, or those that are not meant where they are fewer."""
+    """The devices of a set, or all but the others if those are fewer."""
     inside = set(devices)
     others = [device for device in range(topology.num_devices) if device not in inside]
     if len(others) < len(devices) and len(_runs(others)) <= len(_runs(devices)):

@@ -71,7 +71,7 @@ def _print_rows(name: str, tried: list[tuple[str, Planning | PlanError]], runs: 
 
 
 def _cells(run: Planning, faster: float, *, piped: bool) -> list[str]:
-    """The best plan of a run in figures, on devices that were made so many times as fast."""
+    """The best plan of a run in figures, on devices of that many times the speed."""
     step = run.best.step
     room = format_bytes(step.device_bytes, binary=False)
     exposed = sum(seconds for kind, seconds in step.exposed_comm_s.items() if kind != "pp send")

@@ -17,7 +17,7 @@ __all__ = ["afterwards", "check_picture", "check_stdout", "on_stdout", "write_pa
 
 @contextmanager
 def afterwards(write: Callable[[], None]) -> Iterator[None]:
-    """Write files after the answer, even where nobody reads that to its end, as before `| head`."""
+    """Write files after the answer, even if its reader stops early, as `head` does."""
     try:
         yield
     except BrokenPipeError:
