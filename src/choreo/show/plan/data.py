@@ -211,7 +211,7 @@ def _launch(planning: Planning, planned: Planned) -> list[LaunchData]:
         LaunchData(
             name=launch.program,
             options=list(launch.options),
-            notes=[*launch.notes, *(f"cannot run it: {lack}" for lack in launch.lacks)],
+            notes=[*launch.notes, *(["cannot run it:", *launch.lacks] if launch.lacks else [])],
         )
         for launch in launches(planning.job, planned.plan)
     ]
