@@ -190,6 +190,13 @@ def test_parameters_of_eight_bits_are_gathered_as_such_where_they_are_priced_so(
     assert {"--fp8-param-gather", "--reuse-grad-buf-for-mxfp8-param-ag"} <= set(blackwell)
 
 
+def test_megatron_recomputes_as_many_layers_in_each_chunk() -> None:
+    plan = Plan(dp=2, tp=4, pp=4, zero=1, schedule="interleaved", interleave=5, recompute="full", recompute_layers=10)
+    assert megatron("llama3-70b", plan)["--recompute-num-layers"] == "2"
+    lacks = told("llama3-70b", replace(plan, recompute_layers=1))["Megatron-LM"].lacks
+    assert lacks == ("recomputation of 1 layer of a stage in 5 chunks, which all recompute as many",)
+
+
 def test_megatron_fsdp_computes_in_eight_bits() -> None:
     """Parameters are gathered in the width that is priced, and without the optimizer's buffers, which it has not."""
     plan = Plan(dp=64, zero=3, precision="fp8")

@@ -73,6 +73,14 @@ def test_a_number_of_layers_to_compute_again_asks_for_full_recomputation() -> No
         plan("llama3-8b", **job, recompute_layers=3, recompute="none")  # type: ignore[arg-type]
 
 
+def test_what_cannot_be_run_is_said_of_the_plan_that_was_asked_for() -> None:
+    """Not of the recomputation that goes with what was given."""
+    job = {"cluster": "hgx-h100", "gpus": 8, "global_batch": 8, "seq": 4096}
+    for given in ({"recompute_layers": 3}, {"recompute_modules": "mlp"}):
+        with pytest.raises(PlanError, match="ep 5 shares out experts, and llama3-8b has none"):
+            plan("llama3-8b", **job, **given, ep=5)  # type: ignore[arg-type]
+
+
 def test_no_plans_cannot_be_asked_for() -> None:
     with pytest.raises(UsageError, match="best must be at least 1, not 0"):
         plan("llama3-8b", cluster="hgx-h100", gpus=8, global_batch=8, seq=4096, best=0)

@@ -255,6 +255,16 @@ def test_only_as_many_layers_are_computed_again_as_it_takes() -> None:
     assert str(one).endswith(f"recompute-full-{one.recompute_layers} bf16")
 
 
+def test_every_chunk_of_a_stage_computes_as_many_layers_again() -> None:
+    job = job_of(("llama3-70b", 64, 64, 8192, "hgx-h100", "megatron-core", "bf16"))
+    fixed: dict[str, int | bool | str] = {"tp": 4, "pp": 4, "recompute": "full"}
+    space = enumerate_plans(job.model, 64, 64, 8192, fixed=fixed, software="megatron-core")
+    guess = estimate(job, space, tabulate(job, space))
+    some = guess.recompute_layers > 0
+    assert (space["interleave"][some] > 1).any()
+    assert (guess.recompute_layers[some] % space["interleave"][some] == 0).all()
+
+
 def test_plans_come_best_first_and_each_cut_once() -> None:
     found = plan("llama3-8b", cluster="hgx-h100", gpus=16, global_batch=32, seq=4096, best=4)
     times = [planned.step.step_time_s for planned in found.plans]

@@ -293,7 +293,7 @@ def _memory(job: TrainingJob, plan: Plan) -> Iterator[str]:
     if plan.recompute == "selective":
         yield f"--recompute-granularity selective --recompute-modules {' '.join(plan.modules or ('core_attn',))}"
     if plan.recompute == "full" and plan.recompute_layers:
-        each = -(-plan.recompute_layers // _chunks(plan))
+        each = plan.recompute_layers // _chunks(plan)
         yield f"--recompute-granularity full --recompute-method block --recompute-num-layers {each}"
     elif plan.recompute == "full":
         yield "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"

@@ -51,6 +51,10 @@ def _plan_lacks(job: TrainingJob, plan: Plan) -> Iterator[str]:
     if model.experts and model.bias and plan.expert_tp > 1:
         yield "biases of experts that tensor parallelism cuts"
     yield from _absent_modules(model, plan)
+    chunks = plan.interleave if plan.pp > 1 else 1
+    if plan.recompute_layers % chunks:
+        layers = counted(plan.recompute_layers, "layer")
+        yield f"recomputation of {layers} of a stage in {chunks} chunks, which all recompute as many"
     if plan.cp > 1 and job.seq % (2 * plan.cp):
         yield f"sequences of {job.seq} that are not divisible by 2 cp = {2 * plan.cp}"
     if job.software.moment_bytes == 4 and plan.zero == 0:

@@ -85,6 +85,9 @@ def _fewest_layers(job: TrainingJob, space: Space, table: LayerTable, every: Est
     layers = -(-job.model.layers // part["pp"])
     saved = np.maximum(memory - every.memory_bytes[rows], 1.0)
     fewest = np.clip(np.ceil(layers * (memory - room) / saved), 1, layers).astype(np.int64)
+    # A program counts the layers of a chunk.
+    chunks = np.where(part["pp"] > 1, part["interleave"], 1)
+    fewest = -(-fewest // chunks) * chunks
     fewest = np.where((fewest < layers) & (memory > room), fewest, 0)
     time_s, memory = _costs(job, part.with_column("recompute_layers", fewest), costs)
     good = (fewest > 0) & (memory <= room)

@@ -16,6 +16,7 @@ from choreo.errors import PlanError
 from choreo.plan.how_sure.how_sure import NINE_OF_TEN, errors_of
 from choreo.plan.job import TrainingJob
 from choreo.plan.layer.table import tabulate
+from choreo.plan.search.axes import implied_recompute
 from choreo.plan.search.estimate import Estimate, estimate
 from choreo.plan.search.further import may_be_faster
 from choreo.plan.search.space import CUT, Among, Fixed, Space, enumerate_plans, space_of
@@ -198,6 +199,7 @@ def _nothing(job: TrainingJob, fixed: Fixed, space: Space) -> PlanError:
         inner *= int(named.get(name, 1))
     if job.gpus % inner == 0:
         plain: dict[str, object] = {"dp": job.gpus // inner, **named, "precision": job.precision}
+        plain["recompute"] = named.get("recompute", implied_recompute(fixed) or "none")
         try:
             uneven = ability_of(job.software.name).uneven_stages
             one = Plan(**plain)  # type: ignore[arg-type]
