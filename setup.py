@@ -25,7 +25,7 @@ setup(
         Extension(
             "choreo.run.execute._core",
             ["src/choreo/run/execute/core/module.c"],
-            depends=sorted(map(str, Path("src/choreo/run/execute/core").glob("*.h"))),
+            depends=sorted(map(str, Path("src/choreo/run/execute/core").rglob("*.h"))),
             include_dirs=[np.get_include()],
             # Loops that copy must stay loops: some C libraries' memcpy is slow at some distances.
             # A sum must have the same bits on machines that can multiply and add at once and on those that cannot.

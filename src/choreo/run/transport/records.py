@@ -9,7 +9,7 @@ each connection has a key of its own. So a record that is changed, repeated, lef
 know how long every record is: no length is sent. After REKEY_RECORDS a key is replaced by its HMAC-SHA256, as TLS 1.3
 updates its keys.
 
-`execute/core/record.h` does the same in C.
+`execute/core/sockets/record.h` does the same in C.
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@
  * Every wait ends: with what is waited for, at the deadline, by a failure of a peer, or by a signal. What a peer's segment or
  * socket says is never used as a length or an address without a check.
  *
- * The headers below are parts of this one translation unit, so that the compiler can inline across them.
+ * The headers below are parts of this one translation unit, so that the compiler can inline across them. `sockets` has those for
+ * peers on other hosts, and `python` the types that Python sees.
  */
 #define PY_SSIZE_T_CLEAN
 #define _GNU_SOURCE
@@ -40,21 +41,21 @@
 #include "scheduling.h"
 #include "reductions.h"
 #include "layout.h"
-#include "record.h"
+#include "sockets/record.h"
 #include "state.h"
 #include "failure_detector.h"
-#include "socket_send.h"
+#include "sockets/send.h"
 #include "wait.h"
 #include "shared_memory.h"
-#include "socket_receive.h"
+#include "sockets/receive.h"
 #include "program.h"
 #include "staging.h"
 #include "call.h"
-#include "endpoint.h"
-#include "progress.h"
-#include "progress_types.h"
-#include "call_cache.h"
-#include "cached_method.h"
+#include "python/endpoint.h"
+#include "python/progress.h"
+#include "python/progress_types.h"
+#include "python/call_cache.h"
+#include "python/cached_method.h"
 
 /* The layout, for the test that compares it with Python's: {"Header.magic": (offset, bytes), ...}, and {"WINDOW": 64, ...}. */
 

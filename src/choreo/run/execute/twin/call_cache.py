@@ -12,7 +12,7 @@ __all__ = ["CallCache"]
 
 
 class CallCache:
-    """The interface of `core/call_cache.h`, with nothing in it. Every method says that it has not run the call."""
+    """The interface of `core/python/call_cache.h`, with nothing in it. Each method says that it ran nothing."""
 
     def __init__(
         self, endpoint: object, array: type, failure: Callable[..., Exception], queue: ProgressQueue | None = None, /

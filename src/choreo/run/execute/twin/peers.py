@@ -1,4 +1,4 @@
-"""Watching and waiting for peers, as in `core/failure_detector.h`, `core/wait.h` and `core/socket_send.h`.
+"""Watching and waiting for peers, as in `core/failure_detector.h`, `core/wait.h` and `core/sockets/send.h`.
 
 This executor wakes no sleeping peers. A rank that waits here polls, and one that sleeps in the compiled executor wakes
 up by itself after 2 ms.

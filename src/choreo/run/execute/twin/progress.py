@@ -1,4 +1,4 @@
-"""The progress queue, as in `core/progress.h`: asynchronous calls, run in the order in which they were made."""
+"""The progress queue, as in `core/python/progress.h`: asynchronous calls, run in the order in which they were made."""
 
 from __future__ import annotations
 

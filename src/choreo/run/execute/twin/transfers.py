@@ -1,4 +1,4 @@
-"""Sending and receiving in Python, as in `core/shared_memory.h` and `core/socket_receive.h`.
+"""Sending and receiving in Python, as in `core/shared_memory.h` and `core/sockets/receive.h`.
 
 Words of a segment are written whole, in the order of the program. That is enough where stores are seen in order (x86);
 elsewhere a lock that is taken before each counter is the barrier.
