@@ -147,5 +147,7 @@ def stage_memory(
         "buffers": buffers,
         "fragmentation": software.fragmentation * (activations + logits + buffers)
         + software.stream_kept * stream * len(layers) * ahead,
-        "context": software.context_bytes + software.network_context_bytes * (plan.gpus > job.cluster.node_gpus),
+        "context": software.context_bytes
+        + software.network_context_bytes * (plan.gpus > job.cluster.node_gpus)
+        + software.pipeline_context_bytes * (plan.pp > 1),
     }

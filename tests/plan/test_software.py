@@ -24,7 +24,8 @@ def test_software_is_known_or_warned_about() -> None:
     assert get_software("torchtitan+compile").fusion == "compiler"
     assert get_software("torchtitan+compile").warning == ""
     assert get_software("torchtitan+compil").warning == (
-        "the option 'compil' of torchtitan is not known; known: compile, eager-loss, chunked-loss, autocast, "
+        "the option 'compil' of torchtitan is not known; known: compile, eager-loss, chunked-loss, torch-softmax, "
+        "autocast, "
         "tp-overlap, async-tp, rowwise, current-scaling, blockwise, bf16-gradients, bf16-moments, fp8-activations, "
         "optimizer-offload, deepep, fp8-dispatch, ep-overlap, graphs, attention-graphs, router-graphs, token-drop, "
         "pure, imbalance=1.2, activation-offload=0.5"

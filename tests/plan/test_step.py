@@ -58,6 +58,22 @@ def test_gradients_are_added_tensor_by_tensor_unless_the_product_does() -> None:
         assert count[0] - count[1] == kernels, program
 
 
+def test_torchs_softmax_has_five_kernels() -> None:
+    styles = [get_software(name).style for name in ("megatron-2021", "megatron-2021+torch-softmax")]
+    for place in (0, 2):  # forward, dgrad
+        fused, torch = (layer_work("dense", GPT, Plan(), 1024, style).passes[place].launches for style in styles)
+        assert torch == fused + 4
+
+
+def test_a_pipeline_that_blocks_has_less_memory_for_pytorch() -> None:
+    for pp, more in ((1, 0.0), (2, 8e9)):
+        context = [
+            step(LLAMA, Plan(dp=8 // pp, pp=pp, zero=1), batch=32, software=name).memory["context"]
+            for name in ("nanotron", "nanotron-blocking-pipeline")
+        ]
+        assert context[1] - context[0] == more
+
+
 def test_a_host_of_older_servers_launches_more_slowly() -> None:
     small, plan = replace(GPT, hidden=1024), Plan(micro_batch=1, precision="fp16")
     waits = [

@@ -549,3 +549,19 @@ def test_an_open_plan_is_one_that_fits(tmp_path: Path) -> None:
     assert stages.pp == 16  # of 95 layers, with the embedding 96
     assert sharded.zero == 1
     assert whole.micro_batch > 1  # of 1024 sequences for 124 replicas
+
+
+@pytest.mark.parametrize(
+    ("tp", "micro_batch", "option"), [("8", "1", "+torch-softmax"), ("8", "2", ""), ("4", "1", "")]
+)
+def test_softmax_of_few_heads_is_torchs(tmp_path: Path, tp: str, micro_batch: str, option: str) -> None:
+    about = {
+        "software": "megatron-2021",
+        "gpu": "A100-80G-SXM",
+        "gpus": "8",
+        "heads": "16",
+        "hidden": "1024",
+        "ffn": "",
+    }
+    about |= {"tp": tp, "dp": str(8 // int(tp)), "micro_batch": micro_batch, "global_batch": "64", "params_B": ""}
+    assert read_case(read_one(tmp_path, **about)).software == f"megatron-2021{option}"

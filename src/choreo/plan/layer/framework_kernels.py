@@ -24,6 +24,9 @@ COMPOSITE_NORM = {"forward": (34, 7), "dgrad": (70, 12)}  # bytes, kernels
 COMPOSITE_NORM_FP32 = {"forward": (28, 6), "dgrad": (84, 12)}
 NARROW_NORM_FP32 = {"forward": 8, "dgrad": 12}
 COMPOSITE_ROTATION = {"forward": (20, 3), "dgrad": (20, 3)}
+# Scores that torch casts to fp32, scales, masks, passes through softmax and casts back, and so their gradients: bytes
+# that one fused kernel moves, bytes that all move, and how many they are.
+TORCH_SOFTMAX = {"forward": (4, 36, 5), "dgrad": (6, 40, 5)}
 # torch.topk of the scores of 128 and 256 experts takes as long as a reduction of this many times its bytes, on an H200.
 TOP_K_MOVED = 60
 # Megatron adds the experts' last bias, times a token's probability in fp32, by plain operators (in its TEGroupedMLP):
@@ -36,10 +39,9 @@ LOSS_FORWARD = 0.45
 IN_PRODUCT = 8
 
 
-def memory_kernel(
-    op: Operator, phase: str, model: Model, style: Style, *, wide: bool = False
-) -> tuple[float, int, str]:
-    """Bytes, launches and kind of a memory-bound operator as the program runs it; `wide` is training in fp32."""
+def memory_kernel(op: Operator, phase: str, model: Model, plan: Plan, style: Style) -> tuple[float, int, str]:
+    """Bytes, launches and kind of a memory-bound operator as the program runs it."""
+    wide = plan.activation_bytes == 4  # training in fp32
     direction = "dgrad" if phase in ("dgrad", "wgrad") else "forward"
     moved, launches = op.bytes_moved, 1
     kind = "activation" if op.name.split(".")[0].endswith("_activation") else MEMORY_KINDS.get(op.kind, op.kind)
@@ -60,6 +62,9 @@ def memory_kernel(
         if style.stream_bytes == 4 and not wide:
             narrow, cast = SUM[direction]
             moved *= cast / narrow if style.fusion == "none" else 1.5
+    elif op.name.startswith("core_softmax") and style.softmax == "torch":
+        narrow, all_moved, launches = TORCH_SOFTMAX[direction]
+        moved *= all_moved / narrow
     elif kind == "activation" and style.wide_activations and not wide:
         moved *= 2  # of 16 bits, at the rate of fp32
     elif op.name.startswith("rotary") and style.composite != "none" and style.fusion == "none":

@@ -172,7 +172,7 @@ def list_kernels(  # noqa: PLR0917 -- all that kernels depend on
             count = 1 if len(steps) == 1 else round(2 * op.n / op.m) - 1
             launched = count * (1 + 2 * (phase == "dgrad"))
         else:
-            moved, pieces, kind = memory_kernel(op, phase, model, style, wide=plan.activation_bytes == 4)
+            moved, pieces, kind = memory_kernel(op, phase, model, plan, style)
             kernels.append(LayerKernel(_memory(kind), (moved,)))
             launched = pieces
             extra += pieces - 1

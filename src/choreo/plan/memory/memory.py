@@ -104,14 +104,15 @@ def stage_memory(batch: PlanBatch) -> dict[str, Floats]:
         "logits": logits,
         "buffers": buffers,
         "fragmentation": holes,
-        "context": np.full_like(activations, _context_bytes(batch.job)),
+        "context": np.full_like(activations, _context_bytes(batch.job, piped=batch.pp > 1)),
     }
 
 
-def _context_bytes(job: TrainingJob) -> float:
-    """What is on the device before PyTorch allocates anything; NCCL takes more of it if there is a network."""
+def _context_bytes(job: TrainingJob, *, piped: bool) -> float:
+    """What is on the device beside PyTorch's memory; NCCL takes more of it if there is a network, or a pipeline."""
     several = job.gpus > job.cluster.node_gpus
-    return job.software.context_bytes + job.software.network_context_bytes * several
+    software = job.software
+    return software.context_bytes + software.network_context_bytes * several + software.pipeline_context_bytes * piped
 
 
 def _holes(batch: PlanBatch, activations: Floats, logits: Floats) -> Floats:

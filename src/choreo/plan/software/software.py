@@ -21,6 +21,8 @@ OPTIONS: dict[str, dict[str, object]] = {
     "eager-loss": {"loss_bytes": 54, "logit_bytes": 12, "parallel_logit_bytes": 18},
     # Head and loss of an eighth of the tokens at a time, forward and backward (torchtitan since 2026).
     "chunked-loss": {"loss_chunks": 8},
+    # Megatron's own kernel takes micro-batch times heads of a rank in fours only.
+    "torch-softmax": {"softmax": "torch"},
     # autocast keeps parameters and gradients in fp32 and casts for each use; pure keeps everything in two bytes.
     "autocast": {"parameter_bytes": 4},
     "tp-overlap": {"tp_overlap": 0.5},
@@ -59,6 +61,7 @@ class Style:
     cast_weights: bool
     wide_activations: bool
     composite: str
+    softmax: str
     loss_bytes: float
     loss_kind: str
     regather: bool
@@ -92,6 +95,7 @@ class Software:
     cast_weights: bool
     wide_activations: bool  # activation functions take as long in 16 bits as in fp32
     composite: str  # "none", "rotation" or "all"
+    softmax: str  # without flash attention: "fused", or "torch"
     loss_bytes: float
     loss_kind: str
     regather: bool
@@ -159,6 +163,7 @@ class Software:
     stream_buffers: int  # for the whole residual stream
     context_bytes: float
     network_context_bytes: float
+    pipeline_context_bytes: float
     workspace_bytes: float
     pure: bool = False  # optimizer state too in two bytes
     optimizer_offload: bool = False  # the optimizer's state is in the host's memory, and the host runs it

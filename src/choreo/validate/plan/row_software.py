@@ -35,6 +35,9 @@ def row_software(row: MeasuredRow, model: Model, recipe: Recipe | None, option: 
     name = row_program(row, architecture)
     if name == "nanotron" and row.blocking_pipeline:
         name = "nanotron-blocking-pipeline"
+    if name == "megatron-2021" and row.tp and row.micro_batch:
+        # A block of threads of its softmax has four warps, each with a sequence of one head. Torch's takes the others.
+        option += "+torch-softmax" if model.heads // row.tp * row.micro_batch % 4 else ""
     if name == "megatron-core":
         # The same library under NVIDIA's recipes: the source says so.
         if program_name(f"{row.source} {row.notes}") == "nemo":
