@@ -297,6 +297,8 @@ def test_cells_are_read_as_people_write_them(tmp_path: Path, column: str, writte
         ("DeepSeek-V3 16B", "deepseek-v2-lite"),
         ("deepseek3-671b", "deepseek-v3"),
         ("Llama 4 Maverick 17Bx128E", "llama4-maverick"),
+        ("Llama4-17Bx16E", "llama4-scout"),
+        ("MaxText-Llama3.1-70B", "llama3-70b"),
         ("unsloth/Meta-Llama-3.1-8B-bnb-4bit", "llama3-8b"),
     ],
 )
@@ -526,6 +528,11 @@ def test_a_size_in_the_name_counts_where_its_column_is_empty(tmp_path: Path) -> 
     assert row_model(read_one(tmp_path, **NO_SIZES, model="SmolLM-1.7B"))[0].parameters == pytest.approx(
         1.7e9, rel=0.02
     )
+
+
+def test_fewer_layers_of_a_model_that_nobody_knows_are_read_from_its_name(tmp_path: Path) -> None:
+    model, _ = row_model(read_one(tmp_path, **NO_SIZES, model="Somebody-7B-8L"))
+    assert (model.layers, model.hidden) == (8, row_model(read_one(tmp_path, **NO_SIZES, model="Somebody-7B"))[0].hidden)
 
 
 def test_an_encoder_has_its_own_shape(tmp_path: Path) -> None:

@@ -22,7 +22,9 @@ __all__ = ["catalogued", "divisible", "row_model"]
 
 # At the end of a name: "671B-A37B", "17Bx128E".
 SIZE = r"[\s_-]*\(?\d+(?:\.\d+)?[BT](?:[\s_-]*A\d+(?:\.\d+)?B|[\s_x-]*\d+E)?\)?$"
-MAKER = r"^(?:openai|meta|nvidia|google|alibaba|moonshot(?:ai)?|xai|mistral(?= mixtral))\s+"
+MAKER = (
+    r"^(?:openai|meta|nvidia|google|alibaba|moonshot(?:ai)?|xai|mistral(?= mixtral))\s+|^(?:maxtext|paxml|nemo)[\s_-]+"
+)
 # What a model is trained for, and the format it is stored in.
 TUNED = r"LoRA|QLoRA|SFT|full[\s_-]SFT|bnb|4bit|hf|fine-?tun\w+|pre-?train\w*|CPT|instruct|chat|base"
 # "DeepSeek-V3-16L", "deepseekv3-l16", "Llama 3 70B (12 layers)"
@@ -52,9 +54,11 @@ def row_model(row: MeasuredRow) -> tuple[Model, dict[str, object]]:
     if known is not None:
         layers, hidden, heads = layers or known.layers, hidden or known.hidden, heads or known.heads
     if layers is None or hidden is None:
+        fewer_layers = layers if row.layers is None else None
         layers, hidden = _shape(row)
+        layers = fewer_layers or layers
         chosen |= {"layers": layers, "hidden": hidden}
-        if row.params is None and not is_mixture(row):
+        if row.params is None and fewer_layers is None and not is_mixture(row):
             row = replace(row, params=named_size(row))
     if heads is None:
         heads = max(1, hidden // 128)
@@ -197,6 +201,7 @@ def _spellings(name: str) -> Iterator[str]:
     words = re.split(r"\s+(?:\(|proxy|zero|ptd|megatron|megascale)", name, flags=re.IGNORECASE)[0]
     yield words
     # "llama3_70b-12L" has fewer layers, "OpenAI gpt-oss-20b" a maker; a vision-language model has a language model.
+    words = re.sub(r"(?<=\dB)x(?=\d+E\b)", "-", words, flags=re.IGNORECASE)  # "17Bx16E"
     words = re.sub(r"^(deepseek)[\s_-]?(?=[23]\b)", r"\1-v", words, flags=re.IGNORECASE)  # "deepseek3-671b"
     fewer = re.sub(r"[\s_-]+(?:l\d+|\d+[\s_-]*l(?:ayers?)?)$", "", words, flags=re.IGNORECASE)
     plain = re.sub(rf"{MAKER}|[\s_-](?:VL|MoE|{TUNED})\b", "", fewer, flags=re.IGNORECASE)
