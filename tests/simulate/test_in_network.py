@@ -189,8 +189,8 @@ def refusal(schedule: Schedule, network: str | Topology) -> str:
 def test_a_network_without_such_a_switch_is_refused(network: str) -> None:
     assert refusal(build("all_reduce", "in_network", 8), network) == (
         "all_reduce by in_network needs a switch that reduces and is linked with ranks 0, 1, 2, 3 and 4 more; "
-        f"{network} has none; use a network that has, like switch(8, 450GB/s, 500ns, reduces) or hgx-h100, or another "
-        "algorithm"
+        f"{network} has none; use a network that has one, like 'switch(8, 450GB/s, 500ns, reduces)' or hgx-h100, or "
+        "another algorithm"
     )
 
 

@@ -77,9 +77,10 @@ def _linked(topology: Topology) -> dict[int, set[int]]:
 def _refusal(schedule: Schedule, number: int, ranks: list[int], topology: Topology) -> str:
     few = ", ".join(map(str, ranks[:NAMED])) + (f" and {len(ranks) - NAMED} more" if len(ranks) > NAMED else "")
     who = f" and is linked with rank{'s' * (len(ranks) > 1)} {few}" if ranks else ""
-    examples = [f"switch({max(2, len(ranks))}, 450GB/s, 500ns, reduces)", *(["hgx-h100"] if len(ranks) <= 8 else [])]
+    examples = [f"'switch({max(2, len(ranks))}, 450GB/s, 500ns, reduces)'", *(["hgx-h100"] if len(ranks) <= 8 else [])]
     which = f", for its switch {number}" if schedule.switches > 1 else ""
     return (
         f"{schedule.collective} by {shown(schedule.algorithm)} needs a switch that reduces{who}{which}; "
-        f"{shown(topology.name)} has none; use a network that has, like {' or '.join(examples)}, or another algorithm"
+        f"{shown(topology.name)} has none; use a network that has one, like {' or '.join(examples)}, or another "
+        "algorithm"
     )
