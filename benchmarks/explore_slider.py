@@ -2,9 +2,9 @@
 
     python benchmarks/explore_slider.py [--rounds 10]
 
-A move asks for another size. Told are the processor's milliseconds of the worker that simulates, of the server with
-this program, and of the page's main thread, and the time that passed until the picture was there. On a machine with
-nothing else to do, the latter is about their sum: 100 ms at most. The chunk matrix follows later, and is left out.
+A move asks for another size. The table has the CPU milliseconds of the worker that simulates, of the server with this
+program, and of the page's main thread, and the time until the picture was there. On an idle machine that time is about
+their sum; the target is 100 ms. The chunk matrix follows later, and is left out.
 """
 
 from __future__ import annotations
