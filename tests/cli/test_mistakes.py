@@ -17,6 +17,12 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["prvoe"], "there is no command 'prvoe'; did you mean 'prove' or"),
     ([""], "there is no command ''"),
     (["--nonsense"], "no such option '--nonsense'; see choreo --help"),
+    (["--json", "list"], "no such option '--json'; it goes after a command: choreo COMMAND --json; see choreo --help"),
+    (["calibrate", "--device", "tpu"], "--device is cpu or cuda, not 'tpu'"),
+    (
+        ["price", "all_reduce", "-p", "8", *SIZE, "--cores", "2"],
+        "cores goes with ports 'read', not 'one'; leave",
+    ),
     (["help"], "there is no command 'help'; choreo --help lists the commands, and choreo COMMAND --help"),
     (["nccl", "all_reduce"], "there is no command 'nccl'; choreo simulate --library nccl, choreo tune and"),
     (["list", "--nonsense"], "no such option '--nonsense'; see choreo list --help"),

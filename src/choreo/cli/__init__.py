@@ -192,6 +192,8 @@ def _takers(option: str, path: str) -> str:
         inner = command.commands if isinstance(command, click.Group) and name in path.split()[1:2] else {}
         for words, taker in {name: command, **{f"{name} {word}": part for word, part in inner.items()}}.items():
             names += [words] if any(option in parameter.opts for parameter in taker.params) else []
+    if len(names) > MOST_TAKERS and path == "choreo":
+        return f"; it goes after a command: choreo COMMAND {option}"
     if not 0 < len(names) <= MOST_TAKERS or len(option) < len("--x"):
         return ""
     who = f"{', '.join(names[:-1])} and {names[-1]} take" if names[1:] else f"{names[0]} takes"

@@ -104,7 +104,7 @@ def profile(schedule: Schedule, ports: str = "one", *, cores: int | None = None)
     if cores is not None and (isinstance(cores, bool) or not isinstance(cores, int) or cores < 1):
         raise UsageError(f"cores must be a number of at least 1, not {excerpt(cores)}")
     if cores is not None and ports != "read":
-        raise UsageError(f"cores are shared where memory is: with ports 'read', not {ports!r}")
+        raise UsageError(f"cores goes with ports 'read', not {ports!r}; leave it out")
     ranks, members = schedule.ranks, schedule.members
     # All chunks together are `multiple` times n bytes, so one unit of weight is n / (total weight / multiple).
     multiple = round(schedule.contract.total_bytes(1, ranks))

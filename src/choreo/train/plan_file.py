@@ -25,7 +25,7 @@ def read_plan(file: str | Path) -> Plan:
     if isinstance(found, dict) and isinstance(found.get("plan"), dict):
         found = found["plan"]
     if not isinstance(found, dict) or not found or not set(found) <= set(NAMES):
-        raise PlanError(f"{shown(file)} has no plan; write one with choreo plan ... --json > {shown(Path(file).name)}")
+        raise PlanError(f"{shown(file)} has no plan; write one with choreo plan ... --json > plan.json")
     return Plan(**found)
 
 

@@ -79,6 +79,8 @@ def command(
     """
     if device == "cpu":
         return measure_processor(output, rounds, as_json, keep=not dry_run, force=force)
+    if device not in {None, "cuda"}:
+        raise UsageError(f"--device is cpu or cuda, not {device!r}")
     if device is not None:
         measure_device(device, output, as_json)
         return 0
