@@ -221,6 +221,15 @@ def test_sizes_that_do_not_fit_take_the_constants_of_the_next_larger(monkeypatch
     assert load_constants().cost_model_for(8, 4).alpha_s == 2
 
 
+def test_the_last_sizes_that_do_not_fit_are_left_out_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    bands = [
+        Band(4, to_bytes, 1e-6, 1e9, 0.0, residual=off) for to_bytes, off in ((23, 0.1), (1448, 0.2), (1 << 62, 0.9))
+    ]
+    found = Calibration(Constants(tuple(bands), host="here", cores=2), (), 0.5)
+    monkeypatch.setattr(import_module("choreo.calibrate"), "calibrate", lambda *_, **__: found)
+    assert "above 50 %: 4 ranks at larger sizes. They" in run_choreo("calibrate", "--ranks", "4").err
+
+
 @pytest.mark.usefixtures("forked")
 def test_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = run_choreo("calibrate", "--show")

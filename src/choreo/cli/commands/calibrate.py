@@ -9,6 +9,7 @@ import click
 
 from choreo.cli.command import grouped
 from choreo.cli.options.common import NewFile, json_option, parsed, rank_range_option
+from choreo.cli.output.calibration import ANY_SIZE
 from choreo.cli.output.text.table import echo_json
 from choreo.cli.recording import Recorded, keep_constants
 from choreo.errors import CalibrationError, UsageError, shown
@@ -139,7 +140,8 @@ def _left_out(found: Calibration) -> str:
     """What is not stored: some numbers of ranks altogether, and some bands of sizes of the others."""
     numbers = [f"{ranks} ranks" for ranks in found.left_out]
     numbers += [
-        f"{band.ranks} ranks up to {format_bytes(band.to_bytes, binary=False)}"
+        f"{band.ranks} ranks "
+        + ("at larger sizes" if band.to_bytes >= ANY_SIZE else f"up to {format_bytes(band.to_bytes, binary=False)}")
         for band in found.constants.bands
         if band not in found.kept and band.ranks not in found.left_out
     ]

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from choreo.calibrate.device import CpuCalibration
     from choreo.run.execute.constants import Constants
 
-__all__ = ["print_constants", "print_processor"]
+__all__ = ["ANY_SIZE", "print_constants", "print_processor"]
 
-ANY_SIZE = 1 << 60
+ANY_SIZE = 1 << 60  # a band up to here has no end
 KINDS = ("elementwise", "norm", "softmax", "activation", "optimizer")  # of memory-bound kernels, the most telling
 
 
