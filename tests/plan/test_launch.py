@@ -272,6 +272,17 @@ def test_what_is_at_the_host_is_reported() -> None:
     assert told("llama3-8b", again, software="megatron-core+activation-offload=0.5")["Megatron-LM"].lacks
 
 
+@pytest.mark.parametrize(
+    ("cluster", "precision", "device"),
+    [("dgx-a100", "fp8", "A100-80G-SXM"), ("hgx-h100", "fp4", "H100-80G-SXM"), ("dgx-2", "bf16", "V100-32G-SXM3")],
+)
+def test_there_are_no_options_for_a_precision_that_the_device_does_not_have(
+    cluster: str, precision: str, device: str
+) -> None:
+    found = told("llama3-8b", Plan(dp=8, zero=1, precision=precision), cluster=cluster)
+    assert {one.lacks for one in found.values()} == {(f"{precision}, in which {device} has no matmuls",)}
+
+
 def test_there_are_no_options_for_devices_that_a_program_does_not_run_on() -> None:
     found = choose("llama3-8b", cluster="tpu-v5p", gpus=8, global_batch=8, seq=2048, dp=8, zero=3)
     assert found.job is not None and found.job.software.name == "jax"

@@ -22,6 +22,7 @@ __all__ = ["Launch", "launches"]
 
 # Makers of devices that neither program runs on.
 ELSEWHERE = ("google", "amazon", "intel")
+NEWER = ("bf16", "fp8", "fp4")  # precisions that older devices do not have
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +48,18 @@ def launches(job: TrainingJob, plan: Plan) -> tuple[Launch, ...]:
         ("Megatron-LM", megatron_lacks, megatron_options, megatron_notes),
         ("torchtitan", torchtitan_lacks, torchtitan_options, torchtitan_notes),
     ):
-        elsewhere = job.device.family in ELSEWHERE
-        missing = (f"it does not run on {job.device.chip}",) if elsewhere else tuple(lacks(job, plan))
+        missing = tuple(_device_lacks(job, plan) or lacks(job, plan))
         if missing:
             found.append(Launch(program, (), (), missing))
             continue
         single = [one for option in options(job, plan) for one in re.split(r" (?=--)", option)]
         found.append(Launch(program, tuple(single), tuple(notes(job, plan))))
     return tuple(found)
+
+
+def _device_lacks(job: TrainingJob, plan: Plan) -> list[str]:
+    """Why no program runs the plan on this device."""
+    if job.device.family in ELSEWHERE:
+        return [f"it does not run on {job.device.chip}"]
+    absent = plan.precision in NEWER and job.device.precision(plan.precision) != plan.precision
+    return [f"{plan.precision}, in which {job.device.name} has no matmuls"] if absent else []
