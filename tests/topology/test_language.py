@@ -191,6 +191,7 @@ MISTAKES = [
     ("ring(8, 50GB/s, 1us, spines=2)", "'spines=2' is not understood here"),
     ("switch(8, 50GB/s, 1us, oversubscribd=2)", "then medium, message_rate, overhead, oversubscribed, reduces"),
     ("ring(8, 50GB/s, 1us, overhead=1)", "overhead=1): '1' is not a time: its unit is missing; write 1us or 1s"),
+    ("ring(8, overhead=1us, overhead=2us)", "overhead is given twice; leave out one of the two"),
     ("ring(8, 50GB/s, 1us, overhead=fast)", "'fast' is not a time"),
     ("ring(8, 50GB/s, 1us, message_rate=0)", "'0' is not a message rate: it must be more than zero"),
     ("ring(8, 50GB/s, 1us, message_rate=5GB/s)", "unit 'GB/s' is unknown; write 200M/s"),

@@ -187,6 +187,8 @@ def _read(text: str, kind: str, parts: list[str], known: set[str]) -> _Call:
     figures: list[str] = []
     for part in parts[1:]:
         name, equals, value = (piece.strip() for piece in part.partition("="))
+        if name in options:
+            raise UsageError(f"{text}: {name} is given twice; leave out one of the two")
         if name in known and bool(value) == bool(equals) == (name not in FLAGS):
             options[name] = value
         elif options or len(figures) == 2 or equals:
