@@ -19,8 +19,8 @@ __all__ = ["describe_call", "excluded_error", "failure_error", "minority_error"]
 MOST_BLOCKS = 8  # whose sizes are listed, where they differ
 MOST_RANKS = 16  # that are listed
 _ALTERED = "arrived altered: something between the hosts changed, dropped, repeated or moved bytes of it"
-_RECONNECT = "no rank is given up, shrink() reconnects them"
-_NOBODY = "no rank is given up, shrink() goes on with those that call it"
+_RECONNECT = "no rank is given up, and shrink() reconnects them"
+_NOBODY = "no rank is given up, and shrink() goes on with those that call it"
 _CUT = "a connection to it was cut: something between the hosts closed it"
 _OPERATIONS = {
     operation_code(op, np.dtype(np.float64 if op is ReduceOp.AVG else np.int64)): op.value for op in reversed(ReduceOp)
@@ -96,8 +96,8 @@ def failure_error(
     elif detector.status_of(failure.culprit).left_calls:
         what, more = f"{culprit} called shrink() instead", ""
     elif failure.cause == TIMED_OUT:
-        what = f"not done before the deadline: {culprit} was waited for"
-        more = ", though every rank answers" if failure.all_answer else ""
+        what = f"timed out waiting for {culprit}"
+        more = ", although every rank answers" if failure.all_answer else ""
     elif failure.cause == PEER_GAVE_UP:
         what, more = f"{culprit} gave up the call", ", and has not said why"
     else:
