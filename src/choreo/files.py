@@ -214,7 +214,9 @@ def _content(path: str | Path, limit_bytes: int) -> tuple[bytes | None, int]:
             blocks.append(block)
             left_bytes -= len(block)
         if not blocks and stat.S_ISFIFO(found.st_mode):
-            raise OSError(errno.EPIPE, "it is a pipe, and nobody writes to it")
+            raise OSError(
+                errno.EPIPE, "it is a pipe that nobody writes to, or that was read before; write a file first"
+            )
     return b"".join(blocks) if left_bytes else None, most_bytes
 
 

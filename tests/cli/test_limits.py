@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import tracemalloc
 import zipfile
 from collections.abc import Callable
@@ -256,6 +257,15 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
+
+
+def test_a_pipe_can_be_read_once(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.write(write, (Path(__file__).parent.parent / "data" / "fuzz" / "nccl-output" / "all_reduce.txt").read_bytes())
+    os.close(write)
+    told = mistake("record", "import", f"/dev/fd/{read}", "--store", str(tmp_path))
+    os.close(read)
+    assert "it is a pipe that nobody writes to, or that was read before; write a file first" in told
 
 
 def test_a_device_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
