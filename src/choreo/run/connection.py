@@ -17,7 +17,7 @@ import numpy.typing as npt
 from choreo.errors import ChoreoError, CommunicatorClosed, PeerFailure
 from choreo.run.consensus.consensus import Consensus
 from choreo.run.consensus.failure import Failure, agree_on_failure
-from choreo.run.consensus.failure_detector import TEXT_LENGTH, FailureDetector
+from choreo.run.consensus.failure_detector import FailureDetector, short_text
 from choreo.run.consensus.failure_message import describe_call, failure_error
 from choreo.run.execute.calls import Failed, PreparedCall
 from choreo.run.execute.failures import INTERRUPTED
@@ -115,7 +115,7 @@ class Connection:
         else:
             call, until_s = self.survive or (self.calls, None)
             status: dict[str, object] = {"call": call, "cause": outcome, "culprit": culprit, "suspect": suspect}
-            status |= {"text": describe_call(prepared.call)[:TEXT_LENGTH], "number": self.calls}
+            status |= {"text": short_text(describe_call(prepared.call)), "number": self.calls}
             found, agreed = agree_on_failure(detector, self.consensus, status, wait_for_all_until_s=until_s)
             self.failure = found if agreed else None
             survive = until_s is not None

@@ -13,8 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import choreo
 from choreo.errors import CommunicatorClosed, PeerFailure
 from choreo.run.communicator import Communicator
+from choreo.run.execute.choice import Chooser
+from choreo.run.execute.constants import default_constants
 from tests.helpers.ranks.faults import Job, Pipe, Ranks, eventually, names_held, segments
 
 KILL, STOP, RESUME = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
@@ -212,6 +215,27 @@ def named(job: Ranks, victim: int, times: int, *, stops: bool) -> list[float]:
 def test_a_rank_that_is_stuck_is_named_by_all_the_others(stops: bool) -> None:
     with Job(3, is_stuck, 1, stops, 1) as job:
         named(job, 1, 1, stops=stops)
+
+
+def calls_a_long_name(comm: Communicator, talk: Pipe) -> str:
+    """An algorithm of the user's, whose name takes three bytes a letter; all ranks but one are stuck before a call."""
+    name = "\N{CJK UNIFIED IDEOGRAPH-74B0}" * 150
+    choreo.algorithm("all_reduce", name=name)(lambda ranks: choreo.build("all_reduce", "ring", ranks=ranks))
+    comm._engine.chooser = Chooser(comm.world_size, default_constants(), {"all_reduce": name})
+    comm.all_reduce(np.ones(3))
+    if comm.rank:
+        talk.recv()
+        return ""
+    with pytest.raises(PeerFailure) as caught:
+        comm.all_reduce(np.ones(3), timeout=0.3)
+    assert caught.value.ranks == {1, 2, 3, 4}
+    return str(caught.value)
+
+
+def test_calls_with_long_names_fit_into_a_decision() -> None:
+    with Job(5, calls_a_long_name) as job:
+        told = job.ended(0)[0]
+    assert "had not come to call" in told.value, told
 
 
 @pytest.mark.grid

@@ -22,10 +22,19 @@ from choreo.run.execute.processes import ended_processes
 from choreo.run.rendezvous.processes import is_stopped
 from choreo.run.transport.peer_info import PeerInfo
 
-__all__ = ["TEXT_LENGTH", "FailureDetector"]
+__all__ = ["FailureDetector", "short_text"]
 
-TEXT_LENGTH = 160  # bytes of a call's text in a status or a decision
+MOST_TEXT_BYTES = 160  # of a call in a status or a decision: four fit into an entry of the ledger
 REPORTED_CALLS = 128  # of all ranks of a host together, in a report; at least one of each
+
+
+def short_text(text: str) -> str:
+    """The text of a call, cut to fit into a status or a decision.
+
+    >>> len(short_text("\N{GREEK SMALL LETTER ALPHA}" * 200))
+    80
+    """
+    return text.encode()[:MOST_TEXT_BYTES].decode(errors="ignore")
 
 
 class FailureDetector:
@@ -200,7 +209,7 @@ class FailureDetector:
         calls = sorted(segments.calls_of(theirs).items(), reverse=True)
         wanted = calls[:1] + [call for call in calls[1:] if call[0] <= until][: most - 1]
         texts = segments.find_calls(theirs, (signature for _, signature in wanted))
-        return [(number, texts.get(signature, "")[:TEXT_LENGTH]) for number, signature in wanted]
+        return [(number, short_text(texts.get(signature, ""))) for number, signature in wanted]
 
     def _is_stopped(self, rank: int) -> bool:
         """Whether a rank's process is stopped, as far as this is known."""

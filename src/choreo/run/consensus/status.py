@@ -131,7 +131,7 @@ def find_calls(theirs: mmap.mmap, signatures: Iterable[int]) -> dict[int, str]:
         if signature in missing:
             missing.remove(signature)
             start = at + number * ENTRY_BYTES + _ENTRY.size
-            found[signature] = theirs[start : start + min(length, TEXT_BYTES)].decode(errors="replace")
+            found[signature] = theirs[start : start + min(length, TEXT_BYTES)].decode(errors="ignore")
     return found
 
 
