@@ -49,6 +49,21 @@ def test_a_codec_is_kept_by_groups_meshes_and_shrink() -> None:
             assert found == [[[0], [1]]] * 3 + [[rank + 1], [[0], [1]]]
 
 
+class JsonText(Json):
+    """As it is easily forgotten: JSON is a text."""
+
+    def encode(self, given: Any, /) -> bytes:
+        return json.dumps(given)  # type: ignore[return-value]
+
+
+def test_a_codec_that_makes_no_bytes_is_refused_before_anything_is_sent() -> None:
+    with choreo.init(codec=JsonText()) as comm:
+        for call in (comm.broadcast_object, comm.all_gather_object, lambda given: comm.scatter_object([given])):
+            with pytest.raises(UsageError, match=r"the codec's encode must return bytes, and returned '\[1, 2\]'"):
+                call([1, 2])
+        comm.barrier()
+
+
 def refused(comm: Communicator) -> list[str]:
     shrunk = comm.shrink()
     told = []

@@ -57,6 +57,14 @@ def choose_codec(codec: Codec | None, allow_pickle: bool) -> Codec | None:
     return codec if codec is not None else PICKLE if allow_pickle else None
 
 
+def _encode(codec: Codec, given: Any) -> bytes:
+    """The bytes of an object."""
+    encoded = codec.encode(given)
+    if not isinstance(encoded, bytes | bytearray | memoryview):
+        raise UsageError(f"the codec's encode must return bytes, and returned {excerpt(encoded)}")
+    return bytes(encoded)
+
+
 class ObjectCalls(CollectiveCalls):
     """The collectives, and those of Python objects.
 
@@ -80,7 +88,7 @@ class ObjectCalls(CollectiveCalls):
         """
         root = self._rank(root, "root")
         codec, seconds = self._codec_of("broadcast_object"), self._seconds(timeout)
-        blob = codec.encode(given) if self.rank == root else None
+        blob = _encode(codec, given) if self.rank == root else None
         found = broadcast_blob(self._engine, blob, root, seconds, "broadcast_object")
         return given if self.rank == root else codec.decode(found)
 
@@ -95,7 +103,7 @@ class ObjectCalls(CollectiveCalls):
         ['a']
         """
         codec, seconds = self._codec_of("all_gather_object"), self._seconds(timeout)
-        blobs = all_gather_blobs(self._engine, codec.encode(given), seconds, "all_gather_object")
+        blobs = all_gather_blobs(self._engine, _encode(codec, given), seconds, "all_gather_object")
         return [codec.decode(blob) for blob in blobs]
 
     def scatter_object(
@@ -116,7 +124,7 @@ class ObjectCalls(CollectiveCalls):
         if self.rank == root:
             if not isinstance(given, Sequence) or len(given) != self.world_size:
                 raise UsageError(f"the root must give a list of {self.world_size} objects, one for each rank")
-            pieces = [codec.encode(item) for item in given]
+            pieces = [_encode(codec, item) for item in given]
         return codec.decode(scatter_blobs(self._engine, pieces, root, seconds, "scatter_object"))
 
     def _codec_of(self, name: str) -> Codec:
