@@ -116,10 +116,9 @@ def is_tree(parent: list[int], root: int) -> bool:
     return True
 
 
-def test_a_known_bound_ends_the_search_for_trees(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four servers whose first trees are the best: without the bound, more are asked for."""
-    network = choreo.get_topology("switch(4, 400GB/s, 200ns, reduces) x switch(4, 50GB/s, 350ns)")
-    hops = hops_of(network, through_switches=True)
+@pytest.fixture
+def divided(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The linear programs that are solved."""
     calls: list[object] = []
     divide = packing._divide
 
@@ -128,14 +127,27 @@ def test_a_known_bound_ends_the_search_for_trees(monkeypatch: pytest.MonkeyPatch
         return divide(*given)  # type: ignore[arg-type]
 
     monkeypatch.setattr(packing, "_divide", counted)
+    return calls
+
+
+def test_a_known_bound_ends_the_search_for_trees(divided: list[object]) -> None:
+    """Four servers whose first trees are the best: without the bound, more are asked for."""
+    network = choreo.get_topology("switch(4, 400GB/s, 200ns, reduces) x switch(4, 50GB/s, 350ns)")
+    hops = hops_of(network, through_switches=True)
     least_s = choreo.bound("all_reduce", network, 1.0).bandwidth_bound_s
     times, rounds = [], []
     for known_s in (0.0, least_s):
-        calls.clear()
+        divided.clear()
         times.append(pack_both_ways(hops, np.full(len(hops), 1e-15), known_s)[1])
-        rounds.append(len(calls))
+        rounds.append(len(divided))
     assert times == pytest.approx([least_s, least_s], rel=0.01)
     assert rounds[1] < rounds[0]
+
+
+def test_trees_that_do_not_help_end_the_search_far_from_the_bound(divided: list[object]) -> None:
+    network = "switch(4, 200GB/s, oversubscribed=2) x switch(2, 450GB/s, 1us, reduces) x fully_connected(2, 25GB/s)"
+    search("all_reduce", network, "1MiB", effort="low")
+    assert 0 < len(divided) <= 40
 
 
 @pytest.mark.parametrize("collective", ["reduce_scatter", "broadcast", "reduce"])

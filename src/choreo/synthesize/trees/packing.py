@@ -29,9 +29,9 @@ Column: TypeAlias = tuple[int, Ints, Ints | None]
 # How far from the optimum the packing may stop, and the most rounds of adding trees.
 TOLERANCE = 0.004
 ROUNDS = 60
-# It also stops after IDLE_ROUNDS rounds that each gain less than HARDLY, unless the time is further than FAR from the
-# known bound on the optimum: a link that every tree crosses takes many trees to get around.
-IDLE_ROUNDS, HARDLY, FAR = 4, 0.001, 0.05
+# It also stops after IDLE_ROUNDS rounds that each gain less than HARDLY. If the time is further than FAR from the known
+# bound on the optimum, it stops after FAR_ROUNDS: a link that every tree crosses takes many trees to get around.
+IDLE_ROUNDS, FAR_ROUNDS, HARDLY, FAR = 4, 12, 0.001, 0.05
 # The extra cost of a hop that leads no further from the root, as a fraction of the mean price of a hop: deep trees are
 # slow.
 DETOUR = 0.01
@@ -241,7 +241,7 @@ def _generate(
         idle = 0 if total < best * (1 - HARDLY) else idle + 1
         best = min(best, total)
         near = time <= max(bound, least_s_a_byte) * (1 + FAR)
-        if time <= bound * (1 + TOLERANCE) or (idle > IDLE_ROUNDS and near):
+        if time <= bound * (1 + TOLERANCE) or idle > (IDLE_ROUNDS if near else FAR_ROUNDS):
             break
         # Prices oscillate from round to round; those between old and new find better trees.
         smooth = 0.5 * smooth / scale + 0.5 * price if len(columns) > known else price
