@@ -28,7 +28,7 @@ def test_software_is_known_or_warned_about() -> None:
         "autocast, "
         "tp-overlap, async-tp, rowwise, current-scaling, blockwise, bf16-gradients, bf16-moments, fp8-activations, "
         "optimizer-offload, deepep, fp8-dispatch, ep-overlap, graphs, attention-graphs, router-graphs, token-drop, "
-        "pure, imbalance=1.2, activation-offload=0.5"
+        "lora, pure, imbalance=1.2, activation-offload=0.5"
     )
     mcore = get_software("mcore+pure")
     assert (mcore.name, mcore.pure) == ("megatron-core+pure", True)

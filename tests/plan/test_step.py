@@ -65,6 +65,16 @@ def test_torchs_softmax_has_five_kernels() -> None:
         assert torch == fused + 4
 
 
+def test_adapters_need_no_gradients_of_weights() -> None:
+    whole, adapters = (
+        step(LLAMA, Plan(dp=8, micro_batch=2), batch=64, seq=4096, software=name) for name in ("nemo", "nemo+lora")
+    )
+    assert 0.6 < adapters.parts["compute"] / whole.parts["compute"] < 0.75  # two of three products
+    assert adapters.memory["optimizer"] == adapters.memory["gradients"] == 0
+    assert adapters.memory["parameters"] == whole.memory["parameters"]
+    assert not any(name.startswith("dp ") for name in adapters.parts)
+
+
 def test_a_pipeline_that_blocks_has_less_memory_for_pytorch() -> None:
     for pp, more in ((1, 0.0), (2, 8e9)):
         context = [

@@ -572,3 +572,10 @@ def test_softmax_of_few_heads_is_torchs(tmp_path: Path, tp: str, micro_batch: st
     }
     about |= {"tp": tp, "dp": str(8 // int(tp)), "micro_batch": micro_batch, "global_batch": "64", "params_B": ""}
     assert read_case(read_one(tmp_path, **about)).software == f"megatron-2021{option}"
+
+
+@pytest.mark.parametrize(("model", "software"), [("Llama3 8B LoRA", "nemo+lora"), ("Llama3 8B SFT", "nemo")])
+def test_adapters_are_read_from_the_name(tmp_path: Path, model: str, software: str) -> None:
+    case = read_case(read_one(tmp_path, **NO_SIZES, model=model, software="NeMo", zero_stage=""))
+    assert case.software == software
+    assert case.plans[0].zero == (0 if "lora" in software else 1)

@@ -259,6 +259,8 @@ def replica_host_s(batch: PlanBatch) -> Floats:
 def optimizer_s(batch: PlanBatch) -> Floats:
     """Seconds of the optimizer at each stage: it moves the rank's shard of the state, and its gradients."""
     held, experts = batch.parameters, batch.expert_parameters
+    if batch.job.software.frozen:
+        return np.zeros_like(held)
     zero, shards = batch.columns["zero"], batch.shards
     owned = (held - experts) / np.where(zero > 0, shards, 1)
     owned += experts / np.where(zero > 0, batch.expert_replicas, 1)

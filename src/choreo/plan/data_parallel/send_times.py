@@ -29,6 +29,8 @@ def reduced_bytes(software: Software, precision: str) -> int:
     >>> reduced_bytes(get_software("megatron-core"), "bf16"), reduced_bytes(get_software("nemo"), "bf16")
     (4, 2)
     """
+    if software.frozen:
+        return 0
     if software.gradient_bytes == 2 and software.accumulate_bytes != 2 and precision != "fp16" and not software.pure:
         return 4
     return software.gradient_bytes
@@ -93,6 +95,8 @@ class SendTimes:
         job = self._job
         each = gathered_bytes if collective == ALL_GATHER else reduced_bytes
         width = each(job.software, job.precision)
+        if not width:
+            return np.zeros(len(self._first))
         held, experts = self._total(kinds, "parameters"), self._total(kinds, "expert_parameters")
         # Parameter by parameter, or all at once.
         calls = self._total(kinds, "tensors") if job.software.gather == "tensor" else np.ones(len(held))

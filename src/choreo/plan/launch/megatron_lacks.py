@@ -73,6 +73,7 @@ def _software_lacks(job: TrainingJob, plan: Plan) -> Iterator[str]:
         "tokens dispatched in fp8, which no option asks for": software.dispatch_bytes == 1 and plan.ep > 1,
         "an overlapped all_to_all in fp32": software.ep_overlap and plan.ep > 1 and plan.precision == "fp32",
         "a loss of some of the tokens at a time": software.loss_chunks > 1,
+        "adapters, whose options choreo does not print": software.frozen,
         "CUDA graphs, whose options choreo does not print": "graphs" in software.name,
         "tokens dropped beyond a capacity, whose options choreo does not print": "+token-drop" in software.name,
         "a scale for each row in fp8": plan.precision == "fp8" and software.fp8_scaling == "row",

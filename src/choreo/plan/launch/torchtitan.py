@@ -49,6 +49,8 @@ def torchtitan_lacks(job: TrainingJob, plan: Plan) -> Iterator[str]:
     model = job.model
     if model.name not in _configurations(plan):
         yield f"it has no configuration of {model.name} in {plan.precision}"
+    if job.software.frozen:
+        yield "adapters, whose options choreo does not print"
     reasons = ability_of("torchtitan").lacks(plan)
     yield from reasons
     if plan.pp > 1 and not reasons:

@@ -124,7 +124,7 @@ def _both_ways(kind: str, model: Model, plan: Plan, seq: int, style: Style) -> _
     seen = fused if style.fusion == "hand" else forward
     back = _fused(backward_graph(forward), style)
     dgrad = [op for op in back.operators if op.phase == "dgrad"]
-    wgrad = [op for op in back.operators if op.phase == "wgrad"]
+    wgrad = [op for op in back.operators if op.phase == "wgrad" and not style.frozen]
     ahead = list_kernels(fused.operators, "forward", model, forward, plan, style)
     return _BothWays(
         forward,

@@ -56,7 +56,9 @@ def model_state_bytes(
         held, kept, state = 2, software.accumulate_bytes or 2, MASTER_BYTES + software.moment_bytes
         if precision == "fp16" and software.gradient_bytes == 2:
             kept = 2
-    if software.optimizer_offload:
+    if software.frozen:
+        kept = 0
+    if software.frozen or software.optimizer_offload:
         state = 0
     owned, level = np.asarray(parameters), np.asarray(zero)
     share = owned / replicas

@@ -44,6 +44,7 @@ OPTIONS: dict[str, dict[str, object]] = {
     "router-graphs": {"graphs": "router"},
     # Tokens beyond an expert's capacity are dropped, so that each expert has as many rows as eight bits want.
     "token-drop": {"pads_experts": False},
+    "lora": {"frozen": True},
     "pure": {"parameter_bytes": 2, "gradient_bytes": 2, "pure": True},
 }
 
@@ -79,6 +80,7 @@ class Style:
     stored_bytes: int
     fp8_scaling: str
     split_sums: str
+    frozen: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,7 @@ class Software:
     pipeline_context_bytes: float
     workspace_bytes: float
     pure: bool = False  # optimizer state too in two bytes
+    frozen: bool = False  # only adapters are trained (LoRA), whose own cost is left out
     optimizer_offload: bool = False  # the optimizer's state is in the host's memory, and the host runs it
     activation_offload: float = 0.0  # the share of what layers keep that is in the host's memory meanwhile
     warning: str = ""

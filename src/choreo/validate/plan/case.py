@@ -24,12 +24,13 @@ from choreo.validate.plan.measured import MeasuredRow
 from choreo.validate.plan.recipes import Recipe
 from choreo.validate.plan.row_axes import expert_tensors, read_axes
 from choreo.validate.plan.row_model import divisible, row_model
-from choreo.validate.plan.row_software import of_2024, row_program, row_recipe, row_software
+from choreo.validate.plan.row_software import has_adapters, of_2024, row_program, row_recipe, row_software
 from choreo.workload import Model, Plan
 from choreo.workload.legal import CHUNK_EXTRAS, even
 
 __all__ = ["Case", "best", "read_case", "read_precision", "whole_batch"]
 
+SHARDS_WEIGHTS = 3  # the ZeRO stage that does
 MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 INTERLEAVES = range(1, MOST_INTERLEAVE + 1)
 # As rows write them, the narrowest first: in "fp8 with bf16" the products are fp8. int8 goes at the speed of fp8,
@@ -207,6 +208,8 @@ def _plans(
                 for recompute, modules in _recomputes(row, model, default, recipe, tuned=tuned):
                     etp = expert_tensors(row, model, (tp, cp, dp, ep))
                     zero = default.zero if row.zero is None else row.zero
+                    if row.zero is None and zero < SHARDS_WEIGHTS and has_adapters(row):
+                        zero = 0  # there is little else to shard
                     plan = Plan(
                         dp=dp,
                         tp=tp,

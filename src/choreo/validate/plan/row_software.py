@@ -10,7 +10,7 @@ from choreo.validate.plan.recipes import Recipe, find_recipe
 from choreo.validate.plan.row_model import catalogued
 from choreo.workload import Model
 
-__all__ = ["of_2024", "row_program", "row_recipe", "row_software"]
+__all__ = ["has_adapters", "of_2024", "row_program", "row_recipe", "row_software"]
 
 OF_2021 = ("volta", "ampere")  # architectures of devices that there were
 
@@ -33,6 +33,7 @@ def row_program(row: MeasuredRow, architecture: str) -> str:
 def row_software(row: MeasuredRow, model: Model, recipe: Recipe | None, option: str, architecture: str) -> str:
     """The program, and `option` with those of the row."""
     name = row_program(row, architecture)
+    option += "+lora" if has_adapters(row) else ""
     if name == "nanotron" and row.blocking_pipeline:
         name = "nanotron-blocking-pipeline"
     if name == "megatron-2021" and row.tp and row.micro_batch:
@@ -61,6 +62,11 @@ def row_recipe(row: MeasuredRow, chip: str) -> Recipe | None:
     """NVIDIA's recipe of a row, if it is known."""
     known = catalogued(row)
     return None if known is None else find_recipe(row.source, known.name, chip, (row.precision or "").lower())
+
+
+def has_adapters(row: MeasuredRow) -> bool:
+    """Whether only adapters are trained."""
+    return re.search(r"\bQ?LoRA\b", f"{row.model} {row.notes} {row.source}", re.IGNORECASE) is not None
 
 
 def of_2024(row: MeasuredRow) -> bool:
