@@ -30,8 +30,8 @@ __all__ = ["routed"]
 
 # The most chunks of the largest block.
 CHUNKS = (1, 4, 16, 64, 256, 512)
-# The most variables of the linear program.
-MOST_VARIABLES = 60_000
+# The most variables of the linear program. A send_recv gains less from it where it is large, as on tori.
+MOST_VARIABLES = {"all_to_all": 60_000, "send_recv": 12_000, "scatter": 60_000, "gather": 60_000}
 # The most relays (devices without a rank).
 MOST_RELAYS = 256
 # A flow below this fraction of a block is a rounding error of the solver.
@@ -53,7 +53,7 @@ class _Path:
 
 def routed(problem: Problem) -> Iterator[Candidate]:
     """All_to_all and send_recv by multicommodity flow; scatter and gather by the flow of their root."""
-    if problem.collective not in ("all_to_all", "send_recv", "scatter", "gather") or problem.ranks < 2:
+    if problem.collective not in MOST_VARIABLES or problem.ranks < 2:
         return
     everywhere = problem.collective == "all_to_all"
     symmetry = symmetry_of(problem.topology) if everywhere and problem.weights is None and problem.in_order else None
@@ -64,7 +64,7 @@ def routed(problem: Problem) -> Iterator[Candidate]:
     if problem.collective == "gather":
         hops = hops.turned()
     sources = [problem.root] if problem.root is not None else list(range(problem.ranks if symmetry is None else 1))
-    if len(sources) * len(hops) > MOST_VARIABLES:
+    if len(sources) * len(hops) > MOST_VARIABLES[problem.collective]:
         return
     traffic = _traffic(problem, sources)
     demand, totals = traffic.demand, traffic.totals
