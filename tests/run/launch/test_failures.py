@@ -45,9 +45,15 @@ def sentence(err: str) -> str:
 
 
 def test_one_fails_and_all_are_stopped(script: Path) -> None:
-    script.write_text(WITH_CHILD + "if os.environ['RANK'] == '2': time.sleep(0.3); sys.exit(3)\n" + SLEEP)
+    fails = script.with_name("fails")
+    script.write_text(
+        WITH_CHILD + "if os.environ['RANK'] == '2':\n"
+        f"    while not os.path.exists({str(fails)!r}): time.sleep(0.02)\n"
+        "    sys.exit(3)\n" + SLEEP
+    )
     with launcher("-n", 4, "--grace", 100, script) as process:
         pids = pids_printed(process, 8)
+        fails.touch()
         _, err = process.communicate(timeout=60)
         assert process.returncode == 3
     assert all_gone(pids, 0)
