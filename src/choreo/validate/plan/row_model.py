@@ -203,6 +203,8 @@ def _spellings(name: str) -> Iterator[str]:
     # "llama3_70b-12L" has fewer layers, "OpenAI gpt-oss-20b" a maker; a vision-language model has a language model.
     words = re.sub(r"(?<=\dB)x(?=\d+E\b)", "-", words, flags=re.IGNORECASE)  # "17Bx16E"
     words = re.sub(r"^(deepseek)[\s_-]?(?=[23]\b)", r"\1-v", words, flags=re.IGNORECASE)  # "deepseek3-671b"
+    # Its sparse attention is not modelled; the rest is V3's.
+    words = re.sub(r"^(deepseek-?v3)\.2(?:-exp)?", r"\1", words, flags=re.IGNORECASE)
     fewer = re.sub(r"[\s_-]+(?:l\d+|\d+[\s_-]*l(?:ayers?)?)$", "", words, flags=re.IGNORECASE)
     plain = re.sub(rf"{MAKER}|[\s_-](?:VL|MoE|{TUNED})\b", "", fewer, flags=re.IGNORECASE)
     # "DeepSeek-V3 671B" is the catalogue's deepseek-v3, "TinyLlama (1.1B)" its name without the size.
