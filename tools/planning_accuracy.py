@@ -73,13 +73,9 @@ def _either_way(error: float) -> float:
 
 
 def _within(errors: Sequence[float]) -> float:
-    """The error that nine of ten further steps stay within, at least two per cent.
-
-    Of n errors and that of a further step each rank is as likely for the latter. So the error of rank 0.9 (n + 1) is
-    taken, where the quantile of the n alone would be too small (split conformal prediction, Vovk et al., 2005).
-    """
+    """The error that nine of ten steps stay within, at least two per cent."""
     ranked = sorted(map(_either_way, errors))
-    return max(0.02, ranked[min(len(ranked), math.ceil(0.9 * (len(ranked) + 1))) - 1])
+    return max(0.02, ranked[math.ceil(0.9 * len(ranked)) - 1])
 
 
 def _groups(rows: Sequence[PredictedRow], names: Sequence[str]) -> dict[tuple[str, ...], list[PredictedRow]]:
@@ -92,7 +88,7 @@ def _groups(rows: Sequence[PredictedRow], names: Sequence[str]) -> dict[tuple[st
 def _errors(rows: Sequence[PredictedRow]) -> str:
     """The file that predictions take their ranges from."""
     compared = sorted({row.architecture for row in rows if row.step_error is not None})
-    lines = ["# Errors that nine of ten further steps stay within. Made by planning_accuracy.py."]
+    lines = ["# Errors that nine of ten steps stay within. Made by planning_accuracy.py."]
     lines += [f"compared = {json.dumps(compared)}  # architectures with published steps"]
     for names in ALIKE:
         for values, members in _groups(rows, names).items():
@@ -233,15 +229,13 @@ def _choices(rows: Sequence[PredictedRow]) -> str:
 
 
 # Runs that were described in full: model, cluster, GPUs, batch, sequence, program, precision, and what was published.
-# Meta's own FSDP shares out gradients too; DeepSeek's kernels dispatch in eight bits under another micro-batch. Its
-# DualPipe takes more than nine tenths of the memory, so a twentieth is left free there.
-DEEPSEEK = "megatron-core+deepep+fp8-dispatch+ep-overlap"
+# Meta's own FSDP shares out gradients too. DeepSeek's DualPipe takes more than nine tenths of the memory, so a
+# twentieth is left free there.
 PUBLISHED: tuple[tuple[str, str, int, int, int, str, str, dict[str, Any]], ...] = (
     ("gpt3-175b", "dgx-a100", 1024, 1536, 2048, "megatron-core", "bf16", {"tp": 8, "pp": 8, "cp": 1}),
     ("mt-nlg-530b", "dgx-a100", 2240, 1920, 2048, "megatron-core", "bf16", {"tp": 8, "pp": 35, "dp": 8}),
     ("nemotron-4-340b", "hgx-h100", 6144, 2304, 4096, "megatron-core", "bf16", {"tp": 8, "pp": 12, "dp": 64}),
     ("llama3-405b", "hgx-h100", 16384, 2048, 8192, "megatron-core", "bf16", {"tp": 8, "pp": 16, "dp": 128, "zero": 2}),
-    ("deepseek-v3", "hgx-h800", 2048, 15360, 4096, DEEPSEEK, "fp8", {"tp": 1, "pp": 16, "cp": 1, "ep": 64}),
     ("deepseek-v3", "hgx-h800", 2048, 15360, 4096, "hai-llm", "fp8", {"pp": 16, "ep": 64, "schedule": "dualpipe"}),
 )
 HEADROOMS = {"hai-llm": 0.05}

@@ -265,6 +265,14 @@ def test_every_chunk_of_a_stage_computes_as_many_layers_again() -> None:
     assert (guess.recompute_layers[some] % space["interleave"][some] == 0).all()
 
 
+def test_what_no_launcher_runs_may_compute_some_chunks_again() -> None:
+    """Megatron has no ZeRO-2 beside a pipeline, so its way to count layers does not bind such a plan."""
+    cluster, gpus = "hgx-h100", 16384
+    found = plan("llama3-405b", cluster=cluster, gpus=gpus, global_batch=2048, seq=8192, tp=8, pp=16, dp=128, zero=2)
+    best = found.best.plan
+    assert (best.interleave, best.recompute, best.recompute_layers) == (8, "full", 1)
+
+
 def test_plans_come_best_first_and_each_cut_once() -> None:
     found = plan("llama3-8b", cluster="hgx-h100", gpus=16, global_batch=32, seq=4096, best=4)
     times = [planned.step.step_time_s for planned in found.plans]

@@ -2,7 +2,7 @@
 
 On an architecture without published steps, times are as uncertain as where nothing is known.
 
-`errors.toml` has, for each group of published steps, the error that nine of ten further ones stay within.
+`errors.toml` has, for each group of published steps, the error that nine of ten stay within.
 `tools/planning_accuracy.py --write` makes it from steps that were predicted without their source. The most similar
 group with enough steps is used for a job.
 """

@@ -77,7 +77,8 @@ def _fewest_layers(job: TrainingJob, space: Space, table: LayerTable, every: Est
     """Full recomputation of just enough layers to fit: time and memory are interpolated between all and none."""
     room *= 1 - SPARE
     rows = np.flatnonzero((space["recompute"] == FULL) & (every.memory_bytes <= room) & (every.recompute_layers == 0))
-    if not len(rows) or not ability_of(job.software.name).some_layers or (table.plain[rows] == table.row[rows]).any():
+    ability = ability_of(job.software.name)
+    if not len(rows) or not ability.some_layers or (table.plain[rows] == table.row[rows]).any():
         return every
     part = replace(space, columns={name: column[rows] for name, column in space.columns.items()})
     costs = replace(table, row=table.row[rows], plain=table.plain[rows])
@@ -85,8 +86,10 @@ def _fewest_layers(job: TrainingJob, space: Space, table: LayerTable, every: Est
     layers = -(-job.model.layers // part["pp"])
     saved = np.maximum(memory - every.memory_bytes[rows], 1.0)
     fewest = np.clip(np.ceil(layers * (memory - room) / saved), 1, layers).astype(np.int64)
-    # A program counts the layers of a chunk.
-    chunks = np.where(part["pp"] > 1, part["interleave"], 1)
+    # A program counts the layers of a chunk. One with another ZeRO stage beside a pipeline is the user's own, and may
+    # count those of a stage.
+    own = part["zero"] > ability.zero_beside_pipeline
+    chunks = np.where((part["pp"] > 1) & ~own, part["interleave"], 1)
     fewest = -(-fewest // chunks) * chunks
     fewest = np.where((fewest < layers) & (memory > room), fewest, 0)
     time_s, memory = _costs(job, part.with_column("recompute_layers", fewest), costs)
