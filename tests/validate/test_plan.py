@@ -22,7 +22,7 @@ from choreo.validate.plan.row_model import row_model
 from choreo.validate.plan.shortlist import FEW, shortlist
 from choreo.validate.plan.validate import FILES, GroupError, group_errors, predict_case, read_cases, validate
 from choreo.workload import Plan
-from tests.validate.test_plan_measured import GOOD, read_one, write
+from tests.helpers.measured_rows import GOOD, read_one, write
 
 
 @pytest.fixture(scope="module")
