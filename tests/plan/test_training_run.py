@@ -88,3 +88,8 @@ def test_on_the_command_line() -> None:
     wrong = run_choreo("plan", "llama3-8b", *JOB, "--fit", "--gpus", "8")
     assert "--fit finds how many GPUs are needed" in wrong.err
     assert "is not a share" in run_choreo("plan", "llama3-8b", *JOB, "--gpus", "8", "--headroom", "much").err
+
+
+def test_a_job_that_gets_nowhere_is_told_that_the_mtbf_is_of_one_device() -> None:
+    with pytest.raises(UsageError, match=r"mtbf is that of one device: with 10800 s, one of 512 fails every 21\.1 s"):
+        training_run(10.0, 4e6, 512, tokens=1e12, parameters=7e10, failures=Failures(10800.0))

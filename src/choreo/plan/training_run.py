@@ -18,6 +18,7 @@ from typing import ClassVar
 
 from choreo.errors import UsageError
 from choreo.results import Result, result
+from choreo.units import format_time
 
 __all__ = ["Failures", "TrainingRun", "training_run"]
 
@@ -26,6 +27,8 @@ STATE_BYTES = 14
 # What a device writes to storage, and what it takes to find a failure, start again and read: Llama 3 (Grattafiori et
 # al. 2024, section 3.3.1) had 2 TB/s in all for 16,384 devices, and restarts of minutes.
 WRITE_BYTES_PER_S, RESTART_S = 2e12 / 16384, 600.0
+
+LEAST_GOODPUT = 1e-3  # with less, no job ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,11 @@ def training_run(
         apart = failures.mtbf_s / gpus
         cost_s = failures.checkpoint_s or STATE_BYTES * parameters / (gpus * WRITE_BYTES_PER_S)
         interval, goodput = best_interval(apart, max(cost_s, 1e-3), failures.restart_s)
+        if goodput < LEAST_GOODPUT:
+            raise UsageError(
+                f"mtbf is that of one device: with {format_time(failures.mtbf_s)}, one of {gpus} fails every "
+                f"{format_time(apart)}, and a job that takes {format_time(failures.restart_s)} to restart gets nowhere"
+            )
     seconds = work / goodput
     hours = seconds * gpus / 3600
     return TrainingRun(
