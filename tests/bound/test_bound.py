@@ -362,13 +362,13 @@ def test_and_some_attain_it(collective: str, algorithm: str, topology: str) -> N
         # All that leaves a server must have heard of its four devices: a first hop, and one at the end.
         ("switch(4, 90GB/s, 1us) x switch(2, 1GB/s, 50us)", "reduce", 4000, 1e-6, 100e-6 + 3 / 2 * 2e-6),
         ("switch(4, 90GB/s, 1us) x switch(2, 1GB/s, 50us)", "all_reduce", 4000, 1e-6, 100e-6 + 3 / 2 * 2e-6),
-        # What leaves a corner of a line still has to get to the other.
-        ("line(4, 1GB/s, 1us, overhead=1us)", "broadcast", 4000, 4e-6, 3e-6 + 2e-6),
+        # What leaves a corner of a line serves one 2 us after it was prepared, two after 5, and all three after 6.
+        ("line(4, 1GB/s, 1us, overhead=1us)", "broadcast", 4000, 4e-6, (1 + (2 + 5 + 6) / 3) * 1e-6),
         ("fully_connected(4, 1GB/s, 2us)", "all_to_all", 4000, 1e-6, 2e-6),
         # The root prepares one message after another: the second of its links waits for an overhead. What leaves it
-        # last serves one of three devices, 3 us after the message was begun, and all else takes 3 us more.
-        ("ring(4, 1GB/s, 1us, overhead=1us)", "broadcast", 8000, 4e-6, (3 + 2 / 3 * 3 + 1 / 2) * 1e-6),
-        ("ring(4, 1GB/s, 1us, overhead=1us)", "reduce", 8000, 4e-6, (3 + 2 / 3 * 3 + 1 / 2) * 1e-6),
+        # serves one of three devices 2 us after it was prepared, two after 5 (by way of the first), and all after 6.
+        ("ring(4, 1GB/s, 1us, overhead=1us)", "broadcast", 8000, 4e-6, (1 + (2 + 5 + 6) / 3 + 1 / 2) * 1e-6),
+        ("ring(4, 1GB/s, 1us, overhead=1us)", "reduce", 8000, 4e-6, (1 + (2 + 5 + 6) / 3 + 1 / 2) * 1e-6),
         # The farthest device also takes in one after another, or what another has passed on, for two overheads.
         ("torus(4x4, 1GB/s, 1us, overhead=1us)", "broadcast", 64000, 16e-6, 4e-6 + 2e-6 + (0 + 2 + 4 + 5) / 4 * 1e-6),
     ],
@@ -387,7 +387,9 @@ def test_the_lighter_cut_may_take_longer() -> None:
     network = "switch(8, 1GB/s, 1us) x switch(2, 1GB/s, 50us)"
     long, short = (bound("all_gather", network, size) for size in ("16MB", "16KB"))
     assert long.crossing_latency_s == pytest.approx((2e-6 + 100e-6) / 2)  # the mean over the two links into a device
-    assert short.crossing_latency_s == pytest.approx(100e-6 + 7 / 8 * 2e-6)
+    # A share leaves its device in half a microsecond, over both links. By the rail it reaches one of the seven that are
+    # farthest 102 us later, and then all of them by ways as fast; by the switch one, and the others 2 us later.
+    assert short.crossing_latency_s == pytest.approx(102e-6 + (7 / 8 - 1 / 2) * 1e-6)
 
 
 def test_what_binds_is_named() -> None:

@@ -187,8 +187,7 @@ class Crossing:
         if sources is not None:
             return self.ways.before(sent_s, links.src[at], sources)
         devices = np.arange(self.topology.num_devices)
-        first_s = self.ways.before(sent_s, links.src[at], devices).first_s
-        return Stages(first_s, first_s)
+        return Stages.single(self.ways.before(sent_s, links.src[at], devices).times_s[0])
 
     def _after(self, at: Ints, targets: Ints | None) -> Stages:
         """The times after the windows of links; all that crosses must reach `targets`, if given."""
@@ -197,8 +196,7 @@ class Crossing:
         figures = links.latency_s[at], self.receive_s[at], links.dst[at]
         if targets is not None:
             return self.ways.after(*figures, targets)
-        last_s = self.ways.after(*figures, np.arange(self.topology.num_devices)).first_s
-        return Stages(last_s, last_s)
+        return Stages.single(self.ways.after(*figures, np.arange(self.topology.num_devices)).times_s[0])
 
 
 def _nth(ends: Ints) -> Ints:

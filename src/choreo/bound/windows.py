@@ -4,9 +4,10 @@ Take a cut such that every byte over it must come from all of some sources and r
 link i begins only after its sender has prepared it, and the path from the link to a target takes time as well. So the
 link is useful only in a window, which ends when the rest of the path takes all the remaining time.
 
-The window narrows in two stages. Late, a message still reaches its device, but there is no time to forward it: it
-serves one of m targets. Early, no device has yet received from another: a message comes from one of m sources. Count
-the pairs of a source and a target that bytes serve. Then a link with capacity c carries for all pairs, in a time T,
+The window narrows in stages. At the very end a message still reaches its device, but there is no time to forward it: it
+serves one of m targets. Before that it can be forwarded to a second target, to a third, and so on. At the start, no
+device has yet received from another: a message comes from one of m sources. Count the pairs of a source and a target
+that bytes serve. Then a link with capacity c carries for all pairs, in a time T,
 
     c x sum over the stages (weight of the stage) x (T - what is before the stage - what is after it)
 
@@ -16,6 +17,7 @@ allows it is a bound.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,15 +31,23 @@ __all__ = ["Stages", "Ways", "least_time"]
 
 # Targets from this fraction of the greatest distance on count as equally far, to allow for rounding.
 AS_FAR = 1 - 1e-9
+# The most stages of a window.
+MOST_STAGES = 5
+# Of how many distances targets that are so far apart are tried.
+MOST_APART = 6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stages:
-    """The times before or after the two stages of each link's window. The first has a `weight`, the second the rest."""
+    """The times before or after the stages of each link's window: a row for each stage, and the `weight` of each."""
 
-    first_s: Floats
-    second_s: Floats
-    weight: float = 1.0
+    times_s: Floats
+    weight: Floats
+
+    @staticmethod
+    def single(times_s: Floats) -> Stages:
+        """One stage: what crosses serves everything."""
+        return Stages(times_s[None], np.ones(1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,7 +88,7 @@ class Ways:
     def after(self, latency_s: Floats, receive_s: Floats, dst: Ints, targets: Ints) -> Stages:
         """The late stages at links that lead to dst, where a message over each costs its receiver something."""
         found = self._stages(self, receive_s, dst, targets)
-        return Stages(latency_s + found.first_s, latency_s + found.second_s, found.weight)
+        return Stages(latency_s + found.times_s, found.weight)
 
     def turned(self) -> Ways:
         """The ways to each node from each other."""
@@ -86,23 +96,42 @@ class Ways:
 
     @staticmethod
     def _stages(ways: Ways, paid_s: Floats, at: Ints, others: Ints) -> Stages:
-        """From the ends of links to others: directly to the nearest, and to the nearest through a forwarding node."""
+        """From the ends of links to others: directly to the nearest, and through a forwarding node to more and more."""
         there = np.ix_(at, others)
         first_s: Floats = np.maximum(ways.arrival_s[there], ways.latency_s[there] + paid_s[:, None]).min(axis=1)
         if len(others) < 2:
-            return Stages(first_s, first_s)
+            return Stages.single(first_s)
         onward = ways.message_s[np.ix_(ways.ends, others)]
-        onward[ways.ends[:, None] == others] = np.inf
-        nearest_s = onward.min(axis=1)  # from an end to one of the others
+        onward[ways.ends[:, None] == others] = 0.0
+        onward = np.sort(onward, axis=1)
         there = np.ix_(at, ways.ends)
-        passed_s = np.maximum(ways.arrival_s[there], ways.latency_s[there] + paid_s[:, None]) + nearest_s
-        return Stages(first_s, np.maximum(first_s, passed_s.min(axis=1)), 1 / len(others))
+        arrival_s = np.maximum(ways.arrival_s[there], ways.latency_s[there] + paid_s[:, None])
+        # A stage begins with the n-th of the others; all until the next stage count as reached together with it.
+        nth = np.concatenate(([0], _jumps(np.nan_to_num(onward, posinf=0.0).mean(axis=0), MOST_STAGES - 1)))
+        passed_s = [np.maximum(first_s, (arrival_s + onward[:, n]).min(axis=1)) for n in nth[1:].tolist()]
+        return Stages(np.stack([first_s, *passed_s]), np.diff(nth, append=len(others)) / len(others))
 
     def some(self, at: Ints, capacity: Floats, others: Ints, *, after: bool) -> list[Ints]:
-        """Targets or sources worth checking: the one farthest from the links, all that are as far, and all."""
-        away = capacity @ (self.arrival_s if after else self.arrival_s.T)[np.ix_(at, others)]
+        """Targets or sources worth checking: the one farthest from the links, all as far, all, and some far apart."""
+        ways = self if after else self.turned()
+        away = capacity @ ways.arrival_s[np.ix_(at, others)]
         far = others[away >= AS_FAR * away.max()]
-        return [far[:1], *([far] if len(far) > 1 else []), *([others] if len(others) > len(far) else [])]
+        some = [far[:1], far, others, *ways._far_apart(others[np.argsort(-away, kind="stable")])]
+        return list({chosen.tobytes(): chosen for chosen in some}.values())
+
+    def _far_apart(self, others: Ints) -> Iterator[Ints]:
+        """As many as are at least so far from each other, the first first, for the greatest distances there are."""
+        between = self.message_s[np.ix_(others, others)]
+        between = np.minimum(between, between.T)
+        distances = np.unique(between[~np.eye(len(others), dtype=np.bool_)])
+        for least in distances[::-1][:MOST_APART]:
+            left = np.ones(len(others), np.bool_)
+            chosen = []
+            while left.any():
+                chosen.append(int(left.argmax()))
+                left &= between[chosen[-1]] >= least * AS_FAR
+                left[chosen[-1]] = False
+            yield np.sort(others[chosen])
 
 
 def least_time(seconds: float, capacity: Floats, before: Stages, after: Stages, turns_s: Floats) -> float:
@@ -110,9 +139,8 @@ def least_time(seconds: float, capacity: Floats, before: Stages, after: Stages, 
 
     `turns_s` is by how much the windows of the links are shorter, the first of them by the first, in whichever order.
     """
-    sides = [((times_s.first_s, times_s.weight), (times_s.second_s, 1 - times_s.weight)) for times_s in (before, after)]
-    gaps = [(start + end, capacity * (early * late)) for start, early in sides[0] for end, late in sides[1]]
-    gap, weight = (np.concatenate(column) for column in zip(*gaps, strict=True))
+    gap = np.concatenate([start + end for start in before.times_s for end in after.times_s])
+    weight = np.concatenate([capacity * (early * late) for early in before.weight for late in after.weight])
     usable = (weight > 0) & np.isfinite(gap)
     gap, weight = gap[usable], weight[usable]
     if not len(gap):
@@ -125,6 +153,13 @@ def least_time(seconds: float, capacity: Floats, before: Stages, after: Stages, 
     part = np.union1d(by_gap, by_turn[by_turn < by_gap[-1]])
     lost = _up_to(part, by_gap, np.cumsum((weight * gap)[order])) + _up_to(part, by_turn, np.cumsum(most * turns_s))
     return float(((seconds * capacity.sum() + lost) / part).min())
+
+
+def _jumps(times_s: Floats, most: int) -> Ints:
+    """Where increasing times rise the most, besides at their start, in order; the second is always among them."""
+    rises = np.diff(times_s)
+    rises[0] = np.inf
+    return np.sort(np.argsort(-rises, kind="stable")[:most]) + 1
 
 
 def _up_to(part: Floats, capacity: Floats, lost: Floats) -> Floats:
