@@ -60,6 +60,19 @@ def test_an_all_to_all_goes_through_a_switch_that_copies_in_few_messages() -> No
     assert reached < 0.7 * choreo.simulate(choreo.build("all_to_all", "direct", 8), network, "64KiB").time_s
 
 
+def test_shares_for_many_servers_cross_together() -> None:
+    """A GPU has eight twins. It sends its share to four of them, and for another server what it carries there."""
+    topology = COSTLY.format(servers=9)
+    apart, together = list(layered(problem("all_gather", topology, "128KiB")))[:2]
+    for candidate, messages in ((apart, 36 * 8), (together, 36 * 5)):
+        choreo.prove(candidate.schedule)
+        rows = candidate.schedule.columns()
+        crossing = zip(rows.step, rows.src, rows.dst, strict=True)
+        assert len({(step, src, dst) for step, src, dst in crossing if src // 4 != dst // 4}) == messages
+    slow, fast = (choreo.simulate(one.schedule, topology, "128KiB").time_s for one in (apart, together))
+    assert fast < 0.8 * slow
+
+
 def test_pieces_are_of_unequal_size_where_that_is_faster() -> None:
     schedules = [one.schedule for one in layered(problem("all_gather", COSTLY.format(servers=2)))]
     weights = schedules[-1].weights

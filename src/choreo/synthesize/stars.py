@@ -94,24 +94,27 @@ class Plan:
         self.joint.append(pair)
         return list(pair)
 
-    def spread(self, server: int, held: Mapping[int, tuple[Chunks, Sequence[int]]], due_s: float) -> dict[int, int]:
+    def spread(
+        self, server: int, held: Mapping[int, tuple[Chunks, Sequence[int]]], due_s: float
+    ) -> dict[int, list[int]]:
         """Some GPUs of a server send what they hold to all others, once they have received some messages.
 
-        Returns the last message that each one receives.
+        Returns the messages that each one receives.
         """
-        last: dict[int, int] = {}
+        got: dict[int, list[int]] = {}
         if not self.net.switch:
             for src, (chunks, after) in held.items():
-                last |= {dst: self.add((src, dst), chunks, after, due_s) for dst in self.net.others(src)}
-            return last
+                for dst in self.net.others(src):
+                    got.setdefault(dst, []).append(self.add((src, dst), chunks, after, due_s))
+            return got
         switch = self.net.switch[server]
         up = {src: self.add((src, switch), chunks, after, due_s) for src, (chunks, after) in held.items()}
         for dst in self.net.members(server):
             chunks = tuple(chunk for src, (those, _) in held.items() if src != dst for chunk in those)
             if chunks:
                 after = [message for src, message in up.items() if src != dst]
-                last[dst] = self.add((switch, dst), chunks, after, due_s)
-        return last
+                got[dst] = [self.add((switch, dst), chunks, after, due_s)]
+        return got
 
     def sum_up(self, server: int, wanted: Mapping[int, Chunks], due_s: float) -> dict[int, list[int]]:
         """Some GPUs of a server get the sums of chunks from all others; returns the messages each must wait for."""

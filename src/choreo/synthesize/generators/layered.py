@@ -35,6 +35,8 @@ MOST_BYTES = 4 << 20
 PIECES = (1, 2, 3, 4, 5, 6, 8, 12)
 # One more piece is not tried once plans take longer than the best by this factor.
 FAR = 1.15
+# How many numbers of servers are tried beyond which shares are sent together.
+STRAIGHT = 3
 # Factors by which a single piece is made larger or smaller.
 FACTORS = (1.6, 1 / 1.6, 1.2, 1 / 1.2)
 # The most messages in a plan, and in all plans that are tried for a problem.
@@ -75,7 +77,10 @@ def _makers(problem: Problem, net: Servers) -> Iterator[tuple[Maker, int]]:
     several = net.servers > 1
     match problem.collective:
         case "all_gather" | "reduce_scatter" if several:
-            yield _all_gather, problem.ranks
+            away = net.servers - 1
+            fewest = max(0, away - net.gpus)
+            for straight in [away, *range(fewest, min(away - 1, fewest + STRAIGHT))]:
+                yield partial(_all_gather, straight=straight), problem.ranks
         case "broadcast" | "reduce":
             assert problem.root is not None
             yield partial(_broadcast, root=problem.root), net.gpus if several else net.gpus - 1
@@ -155,28 +160,35 @@ class _Search:
         return Candidate("layered", backwards(schedule) if collective in UNDONE else schedule)
 
 
-def _all_gather(plan: Plan, parts: Floats, due_s: Floats) -> None:
-    """Every share crosses to the same local rank of each server, and spreads from there; at home it spreads whole."""
+def _all_gather(plan: Plan, parts: Floats, due_s: Floats, *, straight: int) -> None:
+    """Shares cross to the same local rank of other servers, spread there as they come, and spread whole at home.
+
+    To the next `straight` servers every GPU sends its own share. Beyond them it sends to one server only, several
+    shares together, once it has them: fewer messages, but later.
+    """
     net, count = plan.net, len(parts)
-    ranks = net.servers * net.gpus
-    for nth in range(count):
-        come: list[dict[int, list[tuple[int, int]]]] = [{} for _ in range(net.servers)]
-        for device in range(ranks):
-            chunk = device * count + nth
-            for twin in net.twins(device):
-                arrived = plan.add((device, twin), (chunk,), (), due_s[nth])
-                come[twin // net.gpus].setdefault(twin, []).append((chunk, arrived))
-        for server, got in enumerate(come):
-            if net.switch:
-                held = {at: (tuple(c for c, _ in pairs), [m for _, m in pairs]) for at, pairs in got.items()}
-                plan.spread(server, held, due_s[nth])
-            else:
-                for at, pairs in got.items():
-                    for chunk, arrived in pairs:
-                        plan.spread(server, {at: ((chunk,), [arrived])}, due_s[nth])
+    home: dict[int, list[int]] = {}
     for server in range(net.servers):
         own = {at: (tuple(range(at * count, (at + 1) * count)), ()) for at in net.members(server)}
-        plan.spread(server, own, due_s[-1])
+        home |= plan.spread(server, own, due_s[-1])
+    for nth, turn in product(range(count), range(net.servers - 1)):
+        held: list[dict[int, tuple[tuple[int, ...], list[int]]]] = [{} for _ in range(net.servers)]
+        for server, (carrier, shares) in product(range(net.servers), _carried(net, turn, straight).items()):
+            at = server * net.gpus + carrier
+            twin = net.twins(at)[turn]
+            chunks = tuple((server * net.gpus + share) * count + nth for share in shares)
+            after = [] if shares == [carrier] else home[at]
+            held[twin // net.gpus][twin] = chunks, [plan.add((at, twin), chunks, after, due_s[nth])]
+        for server, those in enumerate(held):
+            plan.spread(server, those, due_s[nth])
+
+
+def _carried(net: Servers, turn: int, straight: int) -> dict[int, list[int]]:
+    """By local rank: the shares, by local rank as well, that each GPU sends to the server this many on, less one."""
+    if turn < straight:
+        return {gpu: [gpu] for gpu in range(net.gpus)}
+    carriers = range(turn - straight, net.gpus, net.servers - 1 - straight)
+    return {gpu: list(range(number, net.gpus, len(carriers))) for number, gpu in enumerate(carriers)}
 
 
 def _broadcast(plan: Plan, parts: Floats, due_s: Floats, *, root: int) -> None:
@@ -189,8 +201,7 @@ def _broadcast(plan: Plan, parts: Floats, due_s: Floats, *, root: int) -> None:
         chunks = {carrier: nth * len(carriers) + number for number, carrier in enumerate(carriers)}
         got: dict[int, list[int]] = {root: []}
         if net.switch:
-            first = plan.spread(home, {root: (tuple(chunks.values()), ())}, due_s[nth])
-            got |= {carrier: [message] for carrier, message in first.items()}
+            got |= plan.spread(home, {root: (tuple(chunks.values()), ())}, due_s[nth])
         else:
             for carrier, chunk in chunks.items():
                 # What the root itself sends over the network is spread inside its server by another GPU.
