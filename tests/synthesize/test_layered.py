@@ -73,6 +73,16 @@ def test_shares_for_many_servers_cross_together() -> None:
     assert fast < 0.8 * slow
 
 
+def test_between_many_servers_sums_are_scattered_and_then_gathered() -> None:
+    topology = COSTLY.format(servers=6)
+    time_s = {}
+    for collective in ("reduce_scatter", "all_gather", "all_reduce"):
+        made = [one.schedule for one in layered(problem(collective, topology))]
+        choreo.prove(made[-1])
+        time_s[collective] = min(choreo.simulate(one, topology, "1MiB").time_s for one in made)
+    assert time_s["all_reduce"] <= 1.05 * (time_s["reduce_scatter"] + time_s["all_gather"])
+
+
 def test_pieces_are_of_unequal_size_where_that_is_faster() -> None:
     schedules = [one.schedule for one in layered(problem("all_gather", COSTLY.format(servers=2)))]
     weights = schedules[-1].weights

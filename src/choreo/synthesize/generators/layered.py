@@ -13,15 +13,15 @@ the last piece have nothing to overlap with.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise, product
 
 import numpy as np
 
-from choreo.schedule import Schedule, backwards
+from choreo.schedule import Schedule, backwards, then
 from choreo.schedule.weights import BLOCK_WEIGHT, whole_weights
-from choreo.synthesize.network import hops_of
+from choreo.synthesize.network import Hops, hops_of
 from choreo.synthesize.problem import LEAST_CHUNK_BYTES, Candidate, Problem
 from choreo.synthesize.stars import Plan, Servers
 from choreo.synthesize.timeline import Tasks, steps_of
@@ -66,10 +66,25 @@ def layered(problem: Problem) -> Iterator[Candidate]:
         return
     for through in (False, True) if problem.topology.reduces.any() else (False,):
         hops = hops_of(problem.topology, through_switches=through)
-        net = Servers.of(problem, hops.turned() if problem.collective in UNDONE else hops)
-        if net is not None:
-            for make, blocks in _makers(problem, net):
-                yield from _Search(problem, net, make, blocks).run()
+        for search in _searches(problem, hops):
+            yield from search.run()
+        if problem.collective == "all_reduce":
+            yield from _one_by_one(problem, hops)
+
+
+def _searches(problem: Problem, hops: Hops) -> list[_Search]:
+    """One for each kind of plan that there is on these hops."""
+    net = Servers.of(problem, hops.turned() if problem.collective in UNDONE else hops)
+    return [] if net is None else [_Search(problem, net, make, blocks) for make, blocks in _makers(problem, net)]
+
+
+def _one_by_one(problem: Problem, hops: Hops) -> Iterator[Candidate]:
+    """All_reduces that scatter the sums and then gather them, both in plans of the same kind and pieces."""
+    parts = (replace(problem, collective=collective) for collective in ("reduce_scatter", "all_gather"))
+    for pair in zip(*(_searches(part, hops) for part in parts), strict=True):
+        best = [candidate for search in pair for candidate in list(search.run())[-1:]]
+        if len(best) == len(pair) and np.array_equal(best[0].schedule.weights, best[1].schedule.weights):
+            yield Candidate("layered", then(best[0].schedule, best[1].schedule))
 
 
 def _makers(problem: Problem, net: Servers) -> Iterator[tuple[Maker, int]]:
