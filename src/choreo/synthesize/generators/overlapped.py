@@ -51,6 +51,8 @@ def overlapped(problem: Problem) -> Iterator[Candidate]:
         if groups > 1 and base.num_chunks < 2 * groups:
             continue
         grouped = _in_groups(base, groups)
+        if grouped is None:
+            continue
         for segments in SEGMENTS if reduces else SEGMENTS[: SEGMENTS.index(FEW_SEGMENTS) + 1]:
             too_fine = problem.size_bytes / (base.num_chunks * segments) < LEAST_CHUNK_BYTES
             if too_fine or grouped.num_transfers * segments > most_transfers:
@@ -80,8 +82,8 @@ def _busy_s(messages: Messages) -> float:
     return float(max(sends.max(initial=0.0), receives.max(initial=0.0)))
 
 
-def _in_groups(base: Schedule, groups: int) -> Schedule:
-    """All steps for the first of equal parts of the chunks, then all for the next."""
+def _in_groups(base: Schedule, groups: int) -> Schedule | None:
+    """All steps for the first of equal parts of the chunks, then all for the next; None if a part skips a step."""
     if groups == 1:
         return base
     rows: Transfers = base.columns()
@@ -92,7 +94,10 @@ def _in_groups(base: Schedule, groups: int) -> Schedule:
         count = np.minimum(rows.chunk + rows.count, edges[group + 1]) - first
         inside = replace(rows, step=rows.step + group * base.num_steps, chunk=first, count=count)
         parts.append(inside.take(count > 0))
-    steps = Steps.from_transfers(base.members, base.num_chunks, groups * base.num_steps, Transfers.join(parts))
+    joined = Transfers.join(parts)
+    if len(np.unique(joined.step)) < groups * base.num_steps:
+        return None
+    steps = Steps.from_transfers(base.members, base.num_chunks, groups * base.num_steps, joined)
     return replace(base, body=steps)
 
 
