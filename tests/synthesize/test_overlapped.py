@@ -48,7 +48,7 @@ def test_without_dimensions_and_switches_that_reduce_there_is_nothing_to_overlap
 
 
 def test_parts_of_a_vector_that_skip_a_step_are_left_out() -> None:
-    """Halving and doubling among six GPUs sends only some chunks in a step, and of a quarter of the vector perhaps none."""
+    """Halving and doubling among six GPUs sends only some chunks in a step, perhaps none of a quarter of the vector."""
     network = "switch(6, 1GB/s, overhead=3us) x switch(3, 1GB/s, 1us, reduces, overhead=3us)"
     problem = read_problem("all_reduce", network, "1MiB", ranks=None, root=None, effort="low")
     for candidate in overlapped(problem):

@@ -12,10 +12,9 @@ the last piece have nothing to overlap with.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import pairwise, product
+from itertools import product
 
 import numpy as np
 
@@ -23,7 +22,11 @@ from choreo.schedule import Schedule, backwards, then
 from choreo.schedule.weights import BLOCK_WEIGHT, whole_weights
 from choreo.synthesize.network import Hops, hops_of
 from choreo.synthesize.problem import LEAST_CHUNK_BYTES, Candidate, Problem
-from choreo.synthesize.stars import Plan, Servers
+from choreo.synthesize.stars.broadcasts import broadcasts
+from choreo.synthesize.stars.exchanges import exchanges
+from choreo.synthesize.stars.gathers import gathers
+from choreo.synthesize.stars.plan import Maker, Plan, Servers
+from choreo.synthesize.stars.reductions import reductions
 from choreo.synthesize.timeline import Tasks, steps_of
 from choreo.topology.graph import Floats, Ints
 
@@ -35,8 +38,6 @@ MOST_BYTES = 4 << 20
 PIECES = (1, 2, 3, 4, 5, 6, 8, 12)
 # One more piece is not tried once plans take longer than the best by this factor.
 FAR = 1.15
-# How many numbers of servers are tried beyond which shares are sent together.
-STRAIGHT = 3
 # Factors by which a single piece is made larger or smaller.
 FACTORS = (1.6, 1 / 1.6, 1.2, 1 / 1.2)
 # The most messages in a plan, and in all plans that are tried for a problem.
@@ -44,8 +45,6 @@ MOST_MESSAGES, MOST_TRIED = 1 << 17, 1 << 18
 # Collectives that are planned in reverse, on the reversed network.
 UNDONE = {"reduce_scatter": "all_gather", "reduce": "broadcast"}
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce", "all_to_all")
-
-Maker = Callable[[Plan, Floats, Floats], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,23 +88,15 @@ def _one_by_one(problem: Problem, hops: Hops) -> Iterator[Candidate]:
 
 def _makers(problem: Problem, net: Servers) -> Iterator[tuple[Maker, int]]:
     """What can be planned, and in how many blocks."""
-    several = net.servers > 1
     match problem.collective:
-        case "all_gather" | "reduce_scatter" if several:
-            away = net.servers - 1
-            fewest = max(0, away - net.gpus)
-            for straight in [away, *range(fewest, min(away - 1, fewest + STRAIGHT))]:
-                yield partial(_all_gather, straight=straight), problem.ranks
-        case "broadcast" | "reduce":
-            assert problem.root is not None
-            yield partial(_broadcast, root=problem.root), net.gpus if several else net.gpus - 1
+        case "all_gather" | "reduce_scatter":
+            return gathers(net)
         case "all_reduce":
-            if net.servers & (net.servers - 1) == 0:
-                yield partial(_all_reduce, exchanging=True), net.gpus
-            if several:
-                yield partial(_all_reduce, exchanging=False), problem.ranks
-        case "all_to_all" if several or net.switch:
-            yield _all_to_all, problem.ranks**2
+            return reductions(net)
+        case "all_to_all":
+            return exchanges(net)
+    assert problem.root is not None
+    return broadcasts(net, problem.root)
 
 
 class _Search:
@@ -173,163 +164,3 @@ class _Search:
             receive_in_order=True,
         )
         return Candidate("layered", backwards(schedule) if collective in UNDONE else schedule)
-
-
-def _all_gather(plan: Plan, parts: Floats, due_s: Floats, *, straight: int) -> None:
-    """Shares cross to the same local rank of other servers, spread there as they come, and spread whole at home.
-
-    To the next `straight` servers every GPU sends its own share. Beyond them it sends to one server only, several
-    shares together, once it has them: fewer messages, but later.
-    """
-    net, count = plan.net, len(parts)
-    home: dict[int, list[int]] = {}
-    for server in range(net.servers):
-        own = {at: (tuple(range(at * count, (at + 1) * count)), ()) for at in net.members(server)}
-        home |= plan.spread(server, own, due_s[-1])
-    for nth, turn in product(range(count), range(net.servers - 1)):
-        held: list[dict[int, tuple[tuple[int, ...], list[int]]]] = [{} for _ in range(net.servers)]
-        for server, (carrier, shares) in product(range(net.servers), _carried(net, turn, straight).items()):
-            at = server * net.gpus + carrier
-            twin = net.twins(at)[turn]
-            chunks = tuple((server * net.gpus + share) * count + nth for share in shares)
-            after = [] if shares == [carrier] else home[at]
-            held[twin // net.gpus][twin] = chunks, [plan.add((at, twin), chunks, after, due_s[nth])]
-        for server, those in enumerate(held):
-            plan.spread(server, those, due_s[nth])
-
-
-def _carried(net: Servers, turn: int, straight: int) -> dict[int, list[int]]:
-    """By local rank: the shares, by local rank as well, that each GPU sends to the server this many on, less one."""
-    if turn < straight:
-        return {gpu: [gpu] for gpu in range(net.gpus)}
-    carriers = range(turn - straight, net.gpus, net.servers - 1 - straight)
-    return {gpu: list(range(number, net.gpus, len(carriers))) for number, gpu in enumerate(carriers)}
-
-
-def _broadcast(plan: Plan, parts: Floats, due_s: Floats, *, root: int) -> None:
-    """Every GPU of the root's server gets a part, and passes it on there and to its peers, which do the same."""
-    net = plan.net
-    others = net.others(root)
-    carriers = [*others, root] if net.servers > 1 else others
-    home = root // net.gpus
-    for nth in range(len(parts)):
-        chunks = {carrier: nth * len(carriers) + number for number, carrier in enumerate(carriers)}
-        got: dict[int, list[int]] = {root: []}
-        if net.switch:
-            got |= plan.spread(home, {root: (tuple(chunks.values()), ())}, due_s[nth])
-        else:
-            for carrier, chunk in chunks.items():
-                # What the root itself sends over the network is spread inside its server by another GPU.
-                inside = carrier if carrier != root else others[nth % len(others)]
-                given = plan.add((root, inside), (chunk,), (), due_s[nth])
-                if carrier != root:
-                    got[carrier] = [given]
-                for other in net.others(inside):
-                    if other != root:
-                        plan.add((inside, other), (chunk,), [given], due_s[nth])
-        held: list[dict[int, tuple[tuple[int, ...], list[int]]]] = [{} for _ in range(net.servers)]
-        for carrier, chunk in chunks.items():
-            for twin in net.twins(carrier):
-                arrived = plan.add((carrier, twin), (chunk,), got[carrier], due_s[nth])
-                held[twin // net.gpus][twin] = (chunk,), [arrived]
-        for server, those in enumerate(held):
-            if those:
-                plan.spread(server, those, due_s[nth])
-
-
-def _all_reduce(plan: Plan, parts: Floats, due_s: Floats, *, exchanging: bool) -> None:
-    """A GPU reduces its part inside its server; then the servers exchange theirs, or one server reduces it for all."""
-    net = plan.net
-    a_piece = 1 if exchanging else net.servers
-    for nth in range(len(parts)):
-        chunks = [
-            tuple(range(first * a_piece, (first + 1) * a_piece))
-            for first in range(nth * net.gpus, (nth + 1) * net.gpus)
-        ]
-        summed: dict[int, list[int]] = {}
-        for server in range(net.servers):
-            wanted = dict(zip(net.members(server), chunks, strict=True))
-            summed |= plan.sum_up(server, wanted, due_s[nth])
-        ready: dict[int, list[int]] = {}
-        for gpu in range(net.gpus):
-            holders = list(range(gpu, net.servers * net.gpus, net.gpus))
-            across = _exchanged if exchanging else _by_owners
-            ready |= across(plan, holders, chunks[gpu], summed, due_s[nth])
-        for server in range(net.servers):
-            held = {at: (those, ready[at]) for at, those in zip(net.members(server), chunks, strict=True)}
-            plan.spread(server, held, due_s[nth])
-
-
-def _exchanged(
-    plan: Plan, holders: list[int], chunks: tuple[int, ...], summed: dict[int, list[int]], due_s: float
-) -> dict[int, list[int]]:
-    """Servers at distance 1, 2, 4, ... send each other what they have, and both add."""
-    ready = {holder: summed[holder] for holder in holders}
-    distance = 1
-    while distance < len(holders):
-        for number, here in enumerate(holders):
-            there = holders[number ^ distance]
-            if here < there:
-                # Data must be sent before anything is added to it.
-                ready[here] = ready[there] = plan.exchange((here, there), chunks, ready[here] + ready[there], due_s)
-        distance *= 2
-    return ready
-
-
-def _by_owners(
-    plan: Plan, holders: list[int], chunks: tuple[int, ...], summed: dict[int, list[int]], due_s: float
-) -> dict[int, list[int]]:
-    """Every server reduces one of the chunks, and sends the sum to the others."""
-    ready: dict[int, list[int]] = {holder: [] for holder in holders}
-    for owner, chunk in zip(holders, chunks, strict=True):
-        others = [holder for holder in holders if holder != owner]
-        whole = [plan.add((other, owner), (chunk,), summed[other], due_s, adds=True) for other in others]
-        whole += summed[owner]
-        ready[owner] += whole
-        for other in others:
-            ready[other].append(plan.add((owner, other), (chunk,), whole, due_s))
-    return ready
-
-
-def _all_to_all(plan: Plan, parts: Floats, due_s: Floats) -> None:
-    """To each peer go the blocks for its server, its neighbour's first; it forwards them together with its own.
-
-    Inside a server they go from GPU to GPU, or through a switch that takes all that a GPU has in a few messages.
-    """
-    net, ranks = plan.net, plan.net.servers * plan.net.gpus
-    edges = np.unique(np.round(np.concatenate(([0.0], np.cumsum(parts))) * net.gpus).astype(np.int64))
-    arrived: dict[tuple[int, int], list[int]] = {}
-    for device in range(ranks):
-        for low, high in pairwise(edges.tolist()):
-            for twin in net.twins(device):
-                ends = [*net.others(twin), twin][low:high]
-                blocks = tuple(device * ranks + end for end in ends)
-                message = plan.add((device, twin), blocks, (), high / net.gpus * due_s[-1])
-                for end in ends:
-                    arrived.setdefault((twin, end), []).append(message)
-    if net.switch:
-        _through_switches(plan, edges, arrived, due_s[-1])
-        return
-    for device in range(ranks):
-        for turn, end in enumerate(net.others(device)):
-            blocks = tuple(source * ranks + end for source in [device, *net.twins(device)])
-            plan.add((device, end), blocks, arrived.get((device, end), ()), (turn + 1) / net.gpus * due_s[-1])
-
-
-def _through_switches(plan: Plan, edges: Ints, arrived: dict[tuple[int, int], list[int]], due_s: float) -> None:
-    """What a GPU has for those at some distances goes up as one message; what is for a GPU comes down as one."""
-    net, ranks = plan.net, plan.net.servers * plan.net.gpus
-    for low, high in pairwise(edges.tolist()):
-        coming: dict[int, list[tuple[int, int]]] = {}  # by GPU: from whom, and the message to the switch
-        for device in range(ranks):
-            ends = net.others(device)[low:high]
-            blocks = tuple(source * ranks + end for end in ends for source in [device, *net.twins(device)])
-            if blocks:
-                after = {message for end in ends for message in arrived.get((device, end), ())}
-                up = plan.add((device, net.switch[device // net.gpus]), blocks, sorted(after), high / net.gpus * due_s)
-                for end in ends:
-                    coming.setdefault(end, []).append((device, up))
-        for end, those in coming.items():
-            blocks = tuple(source * ranks + end for device, _ in those for source in [device, *net.twins(device)])
-            ends_here = net.switch[end // net.gpus], end
-            plan.add(ends_here, blocks, [up for _, up in those], high / net.gpus * due_s)

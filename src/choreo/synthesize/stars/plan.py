@@ -7,7 +7,7 @@ local rank in different servers are called twins.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,9 +17,11 @@ from choreo.synthesize.problem import Problem
 from choreo.synthesize.timeline import Tasks, in_time
 from choreo.topology.graph import Floats
 
-__all__ = ["Plan", "Servers"]
+__all__ = ["Maker", "Plan", "Servers"]
 
 Chunks = tuple[int, ...]
+# What adds the messages of a plan, given the parts in which it is sent and when each is due.
+Maker = Callable[["Plan", Floats, Floats], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,6 +51,16 @@ class Servers:
         ends += self.twins(device)
         return all((device, end) in self.number and (end, device) in self.number for end in ends)
 
+    @property
+    def carriers(self) -> int:
+        """How many GPUs of a server can send to each other server, if each GPU sends to one of them only."""
+        return self.gpus // max(1, self.servers - 1)
+
+    @property
+    def has_carriers(self) -> bool:
+        """Whether carriers are of use: behind switches that multicast."""
+        return bool(self.switch) and self.servers > 1 and self.carriers > 0
+
     def members(self, server: int) -> range:
         """The devices of a server."""
         return range(server * self.gpus, (server + 1) * self.gpus)
@@ -75,7 +87,7 @@ class Plan:
     due_s: list[float] = field(default_factory=list)
     adds: list[bool] = field(default_factory=list)
     before: list[tuple[int, int]] = field(default_factory=list)
-    joint: list[tuple[int, int]] = field(default_factory=list)
+    joint: list[tuple[int, ...]] = field(default_factory=list)
 
     def add(
         self, ends: tuple[int, int], chunks: Chunks, after: Sequence[int], due_s: float, *, adds: bool = False
@@ -139,8 +151,8 @@ class Plan:
         messages = Tasks(hop, np.array([chunks[0] for chunks in self.chunks]), size, adds, order, due)
         found, end = in_time(messages, self.net.hops, busiest_first=busiest_first)
         start = found.copy()
-        joint = np.array(self.joint, np.int64).reshape(-1, 2)
-        start[joint] = start[joint].min(axis=1, keepdims=True)
+        for together in self.joint:
+            start[list(together)] = start[list(together)].min()
         of = np.repeat(np.arange(len(hop)), [len(chunks) for chunks in self.chunks])
         chunk = np.concatenate([np.array(chunks) for chunks in self.chunks])
         return Tasks(hop[of], chunk, size[of], adds[of], order[:0], due[of]), start[of], end

@@ -1,0 +1,1 @@
+"""Plans of star-shaped messages, one file for each kind of collective."""
