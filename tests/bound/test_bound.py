@@ -392,6 +392,15 @@ def test_the_lighter_cut_may_take_longer() -> None:
     assert short.crossing_latency_s == pytest.approx(102e-6 + (7 / 8 - 1 / 2) * 1e-6)
 
 
+@pytest.mark.parametrize("collective", ["broadcast", "reduce", "all_reduce"])
+def test_what_comes_late_over_one_link_cannot_use_the_next_before(collective: str) -> None:
+    """From corner to corner: 4 GB/s by either device's own rail take 102 us, and 5 more by other rails take 104."""
+    found = bound(collective, "switch(8, 9GB/s, 1us) x switch(2, 4GB/s, 50us)", 39000, devices=[0, 15])
+    assert found.bound_s == pytest.approx((39 + 8 * 102 + 5 * 104) / 13 * 1e-6, rel=1e-5)
+    costly = "switch(8, 9GB/s, 1us, overhead=1us) x switch(2, 4GB/s, 50us, overhead=5us)"
+    assert bound(collective, costly, 39000, devices=[0, 15]).bound_s >= (found.bound_s + 10e-6) * (1 - 1e-5)
+
+
 def test_what_binds_is_named() -> None:
     assert bound("all_gather", "ring(8, 1GB/s, 1us)", 0).binds == "latency"
     assert bound("all_gather", "ring(8, 1GB/s, 1us)", 8000).binds == "bandwidth and latency"

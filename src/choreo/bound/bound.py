@@ -19,6 +19,7 @@ import numpy as np
 from choreo.bound.crossing import Crossing
 from choreo.bound.flow_network import FlowNetwork, reached_from
 from choreo.bound.latency import MOST_PAIRS, Distance, farthest, farthest_pair
+from choreo.bound.over_time import OverTime
 from choreo.bound.product import Product
 from choreo.bound.proofs import PROOFS, Asked, BoundProof, Cut
 from choreo.bound.relays.relayed import Relayed
@@ -183,8 +184,11 @@ def bound(
     scale = fraction / proof.fraction if proof.fraction else Fraction(1)
     crossing = found.crossing.greatest(proof.sets, scale * unit_bytes)
     relayed_s = found.relayed.least_s(scale * unit_bytes)
-    if relayed_s > crossing[0]:
-        crossing = relayed_s, relayed_s - float(bandwidth_bound_s)
+    known_s = max(crossing[0], relayed_s, distance.latency_s, float(bandwidth_bound_s))
+    over_time_s = found.over_time.least_s(float(unit_bytes), known_s)
+    for time_s in (relayed_s, over_time_s if over_time_s > known_s else 0.0):
+        if time_s > crossing[0]:
+            crossing = time_s, time_s - float(bandwidth_bound_s)
     return Bound(
         collective=collective,
         topology=topology.name,
@@ -216,6 +220,7 @@ class _Searched:
     distance: Distance
     crossing: Crossing
     relayed: Relayed
+    over_time: OverTime
     cut_links: tuple[dict[str, Any], ...]
 
 
@@ -228,13 +233,13 @@ def _searched(
     given = None if weights is None else np.frombuffer(weights, np.int64)
     product = Product.of_topology(topology)
     asked = Asked(collective, network, product, np.frombuffer(by_rank, np.int64), root, given)
-    proof, distance, relayed = BoundProof(), Distance(), Relayed(())
+    proof, distance, relayed, over_time = BoundProof(), Distance(), Relayed(()), OverTime(())
     crossing = Crossing.of_topology(topology)
     if len(asked.devices) > 1:
         _check_ways(asked, topology)
         proof, distance = PROOFS[collective](asked), _distance(asked)
-        relayed = Relayed.of(asked, crossing)
-    return _Searched(network, proof, distance, crossing, relayed, _named(topology, proof.cut.links))
+        relayed, over_time = Relayed.of(asked, crossing), OverTime.of(asked, distance)
+    return _Searched(network, proof, distance, crossing, relayed, over_time, _named(topology, proof.cut.links))
 
 
 def _named(topology: Topology, links: tuple[int, ...]) -> tuple[dict[str, Any], ...]:
