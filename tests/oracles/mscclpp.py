@@ -74,7 +74,8 @@ class _Machine:
                 self.semaphores[rank, number] -= 1
         elif name == "put":
             for source, target in zip(op["src_buff"], op["dst_buff"], strict=True):
-                self.write(gpu, block, op, target, self.read(rank, op, source))
+                there = source | {"type": op["src_buff"][0]["type"]}  # all are read in the buffer of the first
+                self.write(gpu, block, op, target, self.read(rank, op, there))
         elif name in ("copy", "re"):
             parts = [self.read(rank, op, source) for source in op["src_buff"]]
             self.write(gpu, block, op, op["dst_buff"][0], [sum(values) for values in zip(*parts, strict=True)])

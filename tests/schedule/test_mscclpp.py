@@ -169,6 +169,29 @@ def test_a_wrong_plan_is_reported_with_thread_block_and_step(kind: str) -> None:
         _read(plan())
 
 
+def test_a_put_reads_all_its_sources_in_the_buffer_of_the_first() -> None:
+    both = _op("put", "i0 o0", "S0 S1")  # sends the input twice
+    after = [NOP, SIGNAL, WAIT, NOP]
+    apart = _plan([both, *after], [both, *after], inplace=False)
+    with pytest.raises(ProofError, match=r"step 0 \(put\) names output chunk 0 of gpu 0 but sends input chunk 0"):
+        _read(apart)
+    add = _op("re", "i0 s1", "i0")
+    assert prove(_read(_plan([both, *after, add], [both, *after, add]))).num_transfers == 2  # in place they are one
+
+
+def test_a_put_through_memory_channels_gives_no_signal() -> None:
+    for name in ("pws", "pwsf"):
+        silent = [_op(name, "i0", "S0"), *EXCHANGE[3:]]
+        with pytest.raises(ProofError, match="waits on a memory channel for a signal of gpu 1 that never comes"):
+            _read(_plan(silent, silent))
+
+
+def test_a_part_of_a_chunk_is_told_as_the_file_numbers_it() -> None:
+    racing = [op | {"tbg_info": {"tb_id": 1, "tbg_size": 2}} if "src_buff" in op else op for op in EXCHANGE]
+    with pytest.raises(ProofError, match=r"race: .* scratch chunk 0 \(part 2 of 2\) of gpu 1"):
+        _read(_plan([*racing[:1], *racing[2:]], racing))
+
+
 def test_a_relaxed_signal_orders_no_data() -> None:
     relaxed = [op | {"name": f"rlx{op['name']}"} if op in (SIGNAL, WAIT) else op for op in EXCHANGE]
     with pytest.raises(ProofError, match="race"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from choreo.errors import ProofError
-from choreo.schedule.exchange.program import Instruction, Program, proof_error_at
+from choreo.schedule.exchange.program import Program, proof_error_at
 from choreo.schedule.exchange.races import check_races
 
 __all__ = ["OWN", "Crossing", "Execution", "Value", "execute"]
@@ -139,7 +139,7 @@ def _values(program: Program, order: list[int]) -> Execution:
         for target, sources in instruction.moves:
             if sources not in known:
                 values = [_arrived(run, program, number, source, instruction.rank) for source in sources]
-                known[sources] = values[0] if len(values) == 1 else _sum(values, number, instruction)
+                known[sources] = values[0] if len(values) == 1 else _sum(values, number, program)
             value = known[sources]
             held_there = program.places[target].rank
             if held_there != instruction.rank:
@@ -153,11 +153,11 @@ def _values(program: Program, order: list[int]) -> Execution:
 
 def _arrived(run: Execution, program: Program, number: int, place: int, rank: int) -> Value:
     """The value at a place, as the reading GPU sees it."""
-    value, where = run.held[place], program.places[place]
+    value, held_by = run.held[place], program.places[place].rank
     if value is None:
-        problem = f"{program.instructions[number]} reads {where} of gpu {where.rank}, where nothing has been written"
+        problem = f"{program.instructions[number]} reads {program.told(place)}, where nothing has been written"
         return Value(rank, -1, 0, 0, frozenset(), number, problem, "absent")
-    return value if where.rank == rank else _cross(run, value, number, place, rank)
+    return value if held_by == rank else _cross(run, value, number, place, rank)
 
 
 def _cross(run: Execution, value: Value, number: int, place: int, dst: int) -> Value:
@@ -166,17 +166,17 @@ def _cross(run: Execution, value: Value, number: int, place: int, dst: int) -> V
     return Value(dst, value.chunk, value.once, value.twice, parts, number, value.bad, value.kind)
 
 
-def _sum(values: list[Value], number: int, instruction: Instruction) -> Value:
-    first = values[0]
+def _sum(values: list[Value], number: int, program: Program) -> Value:
+    first, instruction, told = values[0], program.instructions[number], program.told_chunk
     chunk, once, twice, parts = first.chunk, first.once, first.twice, first.parts
     bad, kind = next(((value.bad, value.kind) for value in values if value.bad), ("", ""))
     for value in values[1:]:
         if value.chunk != chunk and not bad:
-            bad, kind = f"{instruction} adds chunk {value.chunk} to chunk {chunk}", "mixed"
+            bad, kind = f"{instruction} adds {told(value.chunk)} to {told(chunk)}", "mixed"
         if once & value.once and not bad:
             rank = _first(once & value.once)
             bad, kind = (
-                f"{instruction} adds to chunk {chunk} the contribution of rank {rank}, which is in it already",
+                f"{instruction} adds to {told(chunk)} the contribution of rank {rank}, which is in it already",
                 "doubled",
             )
         twice |= value.twice | (once & value.once)
@@ -199,11 +199,11 @@ def _check_results(program: Program, run: Execution) -> None:
 
 
 def _wrong(program: Program, run: Execution, place: int, wanted: int) -> ProofError:
-    where, chunk, value = program.places[place], program.due[place], run.held[place]
-    end = f"in the end {where} of gpu {where.rank} does not hold {_meant(program, chunk)}"
+    held_by, chunk, value = program.places[place].rank, program.due[place], run.held[place]
+    end = f"in the end {program.told(place)} does not hold {_meant(program, chunk)}"
     if value is None or place not in run.writers:
         written = "nothing is written there" if value is None else "nothing is written over the input there"
-        return ProofError(f"{end}: {written}", kind="missing", step=0, rank=where.rank, chunk=chunk)
+        return ProofError(f"{end}: {written}", kind="missing", step=0, rank=held_by, chunk=chunk)
     if value.bad:
         contributor = _first(value.twice) if value.twice else None
         at = program.instructions[value.writer]
@@ -214,7 +214,7 @@ def _wrong(program: Program, run: Execution, place: int, wanted: int) -> ProofEr
     missing = wanted & ~value.once
     assert missing, "a value that is neither bad nor misplaced lacks something"
     rank = _first(missing)
-    story = f"{at} leaves chunk {chunk} without the contribution of rank {rank}; {end}"
+    story = f"{at} leaves {program.told_chunk(chunk)} without the contribution of rank {rank}; {end}"
     return proof_error_at(at, "missing", story, chunk, rank)
 
 
@@ -224,10 +224,11 @@ def _meant(program: Program, chunk: int) -> str:
     a_block = program.num_chunks // program.contract.blocks(ranks)
     block, inside = divmod(chunk, a_block)
     if program.collective == "all_to_all":
-        return f"chunk {inside} of what rank {block // ranks} has for rank {block % ranks}"
+        return f"{program.told_chunk(inside)} of what rank {block // ranks} has for rank {block % ranks}"
     if program.collective in ("all_gather", "gather"):
-        return f"chunk {inside} of rank {block}"
-    return f"the sum of chunk {chunk}" if program.contract.reduces else f"chunk {chunk}"
+        return f"{program.told_chunk(inside)} of rank {block}"
+    told = program.told_chunk(chunk)
+    return f"the sum of {told}" if program.contract.reduces else told
 
 
 def _first(ranks: int) -> int:

@@ -46,9 +46,6 @@ class Place(NamedTuple):
     buffer: str
     offset: int
 
-    def __str__(self) -> str:
-        return f"{BUFFERS[self.buffer]} chunk {self.offset}"
-
 
 @dataclass(slots=True)
 class Instruction:
@@ -85,8 +82,9 @@ class Instruction:
 class Program:
     """The instructions of all thread blocks, and what the places hold before and must hold after.
 
-    `given` and `due` map places to chunks of the schedule. `order` has pairs of instructions: the second waits for the
-    first, for buffer room or for a relaxed signal, and learns nothing about data.
+    `given` and `due` map places to chunks of the schedule; a chunk of the file is `pieces` of these. `order` has pairs
+    of instructions: the second waits for the first, for buffer room or for a relaxed signal, and learns nothing about
+    data.
     """
 
     collective: str
@@ -99,6 +97,17 @@ class Program:
     given: dict[int, int] = field(default_factory=dict)
     due: dict[int, int] = field(default_factory=dict)
     order: list[tuple[int, int]] = field(default_factory=list)
+    pieces: int = 1
+
+    def told(self, place: int) -> str:
+        """A place, as the file numbers chunks."""
+        rank, buffer, offset = self.places[place]
+        return f"{BUFFERS[buffer]} {self.told_chunk(offset)} of gpu {rank}"
+
+    def told_chunk(self, number: int) -> str:
+        """A chunk of the schedule, as the file numbers chunks."""
+        chunk, piece = divmod(number, self.pieces)
+        return f"chunk {chunk}" if self.pieces == 1 else f"chunk {chunk} (part {piece + 1} of {self.pieces})"
 
     @property
     def contract(self) -> Collective:

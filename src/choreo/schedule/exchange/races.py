@@ -81,8 +81,8 @@ class _Places:
     def _race(self, first: _Use, second: _Use, place: int, how: str) -> ProofError:
         did, does = how.split(", ")
         one, other = (self.program.instructions[use.instruction] for use in (first, second))
-        where = self.program.places[place]
-        story = f"race: {one} {did} {where} of gpu {where.rank} and {other} {does} it, and nothing says which is first"
+        where = self.program.told(place)
+        story = f"race: {one} {did} {where} and {other} {does} it, and nothing says which is first"
         return proof_error_at(other, "race", story, self.program.due.get(place, self.program.given.get(place, 0)))
 
 

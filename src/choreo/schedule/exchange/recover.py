@@ -113,8 +113,8 @@ class _Recovery:
             return " + ".join([*(["its own"] if OWN in value else []), *(f"that of gpu {src}" for src in arrived[:4])])
 
         return FormatError(
-            f"gpu {here[0]} keeps two values of chunk {here[1]} at once ({describe(before)}; {describe(parts)}); a "
-            "schedule has one place for them beside the input",
+            f"gpu {here[0]} keeps two values of {self.program.told_chunk(here[1])} at once ({describe(before)}; "
+            f"{describe(parts)}); a schedule has one place for them beside the input",
             field=f"gpu {here[0]}",
         )
 
@@ -140,8 +140,8 @@ class _Recovery:
         crossing = self.run.crossings[stuck]
         at = self.program.instructions[crossing.instruction]
         raise FormatError(
-            f"{at} sends chunk {crossing.value.chunk} to gpu {crossing.dst}, where values of this chunk are needed at "
-            "the same time in several buffers; a schedule has one place for them beside the input",
+            f"{at} sends {self.program.told_chunk(crossing.value.chunk)} to gpu {crossing.dst}, where values of this "
+            "chunk are needed at the same time in several buffers; a schedule has one place for them beside the input",
             field=str(at),
         )
 

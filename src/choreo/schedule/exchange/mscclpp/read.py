@@ -1,4 +1,4 @@
-"""Read an MSCCL++ plan: ops become instructions, with signals, semaphores, barriers and packets matched.
+"""Read an MSCCL++ plan: ops become instructions, which `matching` lets wait for each other.
 
 The threads of a block do not wait for each other. The next operation sees what one did only after a `nop`; other blocks
 see it only after a signal that follows a `nop`. A packet carries its own flag: its reader waits for its writer. A
@@ -13,13 +13,22 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from choreo.errors import FormatError, ProofError, shown
 from choreo.files import check_work
 from choreo.schedule.exchange.execute import execute
 from choreo.schedule.exchange.mscclpp.file import Block, Buffer, Gpu, Op, Plan, parse
-from choreo.schedule.exchange.program import Buffers, Instruction, Place, Program, collective_of, proof_error_at
+from choreo.schedule.exchange.mscclpp.matching import Waits, match
+from choreo.schedule.exchange.program import (
+    BUFFERS,
+    Buffers,
+    Instruction,
+    Place,
+    Program,
+    collective_of,
+    proof_error_at,
+)
 from choreo.schedule.exchange.recover import coarsened, recover
 from choreo.schedule.schedule import MAX_NAME, Schedule
 
@@ -79,14 +88,6 @@ def _pieces(plan: Plan) -> int:
     return math.lcm(loops * math.lcm(*groups)) if groups else loops
 
 
-@dataclass(slots=True)
-class _Wire:
-    """One direction of a channel: the instructions that signal on it, and those that wait."""
-
-    signals: list[int] = field(default_factory=list)
-    waits: list[int] = field(default_factory=list)
-
-
 @dataclass(frozen=True, slots=True)
 class _At:
     """An operation: its place in the plan, its instruction, and its round of the pipeline."""
@@ -108,17 +109,14 @@ class _Reading:
         self.plan, self.pieces = plan, pieces
         root = plan.root or 0
         program = Program(collective, len(plan.gpus), chunks, plan.name[:MAX_NAME] or "unnamed")
+        program.pieces = pieces
         program.root = program.contract.check_root(root if program.contract.rooted else None, len(plan.gpus))
         blocks = program.contract.blocks(program.ranks)
         if not chunks or chunks % (blocks * pieces):
             raise FormatError(f"gpus[0]: {collective} of this many chunks has no equal blocks", field="gpus[0]")
         self._program, self.buffers = program, Buffers(program, plan.inplace)
-        self.wires: dict[tuple[int, int, str, int], _Wire] = defaultdict(_Wire)
-        self.semaphores: dict[tuple[int, int], _Wire] = defaultdict(_Wire)
-        self.barriers: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+        self.waits = Waits()
         self.proxied: dict[tuple[int, int, int], int] = {}  # the last request to each port channel
-        self.packets: dict[int, list[int]] = defaultdict(list)  # the instructions that write each place
-        self.unpacked: list[tuple[int, int]] = []  # instructions, each with a place that it reads as a packet
         self.channels = [_flattened(gpu) for gpu in plan.gpus]
 
     def program(self) -> Program:
@@ -132,9 +130,8 @@ class _Reading:
                         for inner in op.ops if op.name == "pipeline" else (op,):
                             instruction = Instruction(gpu.id, block.id, step, inner.name, round=inner.round)
                             self._add(_At(gpu, block, inner, instruction, turn), meetings)
-        self._match_signals()
-        self._match_semaphores()
-        self._match_packets()
+        ready = {(gpu.id, n): one.init_value for gpu in self.plan.gpus for n, one in enumerate(gpu.semaphores)}
+        match(self._program, self.waits, ready)
         return self._program
 
     def _add(self, at: _At, meetings: dict[int, int]) -> None:
@@ -150,22 +147,23 @@ class _Reading:
         number = len(code) - 1
         if op.name in MOVES:
             self._moves(_At(gpu, at.block, op, instruction, at.turn), number)
-        if op.name in ("signal", "rlxsignal", "pws", "pwsf", "wait", "rlxwait"):
+        signals = op.name in ("signal", "rlxsignal") or (op.name in ("pws", "pwsf") and op.channel_type == "port")
+        if signals or op.name in ("wait", "rlxwait"):
             waits = op.name.endswith("wait")
             for channel in op.channel_ids:
                 peer, key = self._channel(at, channel)
-                wire = self.wires[(peer, gpu.id, *key) if waits else (gpu.id, peer, *key)]
+                wire = self.waits.wires[(peer, gpu.id, *key) if waits else (gpu.id, peer, *key)]
                 (wire.waits if waits else wire.signals).append(number)
         for semaphore in op.semaphore_ids:
             if semaphore >= len(gpu.semaphores):
                 raise at.wrong(f"there is no semaphore {semaphore}")
-            held = self.semaphores[gpu.id, semaphore]
+            held = self.waits.semaphores[gpu.id, semaphore]
             (held.waits if op.name == "sem_acquire" else held.signals).append(number)
         if op.name == "pwsf":
             code.append(Instruction(gpu.id, at.block.id, instruction.step, "pwsf", after=[number], sync=False))
         if op.name == "barrier":
             here = op.barrier_id or 0
-            self.barriers[gpu.id, here, meetings[here]].append(number)
+            self.waits.barriers[gpu.id, here, meetings[here]].append(number)
             meetings[here] += 1
             code.append(Instruction(gpu.id, at.block.id, instruction.step, "barrier"))
 
@@ -209,6 +207,8 @@ class _Reading:
         one_to_one = op.name in ("put", "pws", "pwsf", "get", "ppkt")
         if one_to_one and len(sources) != len(targets):
             raise at.wrong(f"it has {len(sources)} sources and {len(targets)} targets")
+        if one_to_one and op.name != "get" and (op.channel_type or "memory") == "memory":
+            self._check_one_buffer(at, sources)
         for n, target in enumerate(targets):
             taken = sources if op.name in ALL_SUMMED else [sources[n if one_to_one else 0]]
             if any(len(source) != len(target) for source in taken):
@@ -218,16 +218,31 @@ class _Reading:
                 instruction.moves.extend((place, values) for place in everywhere if values != (place,))
         for source, packed in zip(sources, unpacks, strict=True):
             if packed:
-                self.unpacked.extend((number, place) for piece in source for place in piece)
+                self.waits.unpacked.extend((number, place) for piece in source for place in piece)
         read = {place for _, values in instruction.moves for place in values}
         for target, packed in zip(targets, packs, strict=True):
             for place in (place for piece in target for place in piece):
                 if packed and place not in read:  # not where it is updated in place
-                    self.packets[place].append(number)
+                    self.waits.packets[place].append(number)
 
-    def _places(self, at: _At, buffer: Buffer, packed: bool) -> Pieces:
-        """The places of a buffer that an op names, piece by piece; for a switch channel one at each of its GPUs."""
-        ranks, kind = self._whose(at, buffer)
+    def _check_one_buffer(self, at: _At, sources: list[Pieces]) -> None:
+        """Refuse a put whose sources are in different buffers: the executor reads all in the buffer of the first."""
+        taken = at.op.src_buff[0].type
+        for buffer, source in zip(at.op.src_buff, sources, strict=True):
+            if buffer.type is None or taken is None or buffer.type == taken:
+                continue
+            first, _ = self._region(at, buffer)
+            for n, (place,) in enumerate(source):
+                if self.buffers.number(Place(at.gpu.id, taken, first + n)) != place:
+                    meant, read = (f"{BUFFERS[kind]} chunk {buffer.index}" for kind in (buffer.type, taken))
+                    story = (
+                        f"{at.instruction} names {meant} of gpu {at.gpu.id} but sends {read}: a put through memory "
+                        "channels reads all its sources in the buffer of the first"
+                    )
+                    raise proof_error_at(at.instruction, "misplaced", story)
+
+    def _region(self, at: _At, buffer: Buffer) -> tuple[int, int]:
+        """The first of the pieces of a buffer that an op names, and how many there are."""
         first, count = buffer.index * self.pieces, buffer.size * self.pieces
         if at.turn is not None:
             count //= ROUNDS
@@ -235,6 +250,12 @@ class _Reading:
         if at.op.tbg_info is not None:
             count //= at.op.tbg_info.tbg_size
             first += at.op.tbg_info.tb_id * count
+        return first, count
+
+    def _places(self, at: _At, buffer: Buffer, packed: bool) -> Pieces:
+        """The places of a buffer that an op names, piece by piece; for a switch channel one at each of its GPUs."""
+        ranks, kind = self._whose(at, buffer)
+        first, count = self._region(at, buffer)
         sizes = {"i": self.buffers.input_chunks, "o": self.buffers.output_chunks}
         for rank in ranks:
             most = sizes.get(kind, self.plan.gpus[rank].scratch_chunks * self.pieces)
@@ -269,64 +290,6 @@ class _Reading:
         if kind not in ("i", "o", "s") or not ranks or max(ranks) >= len(self.plan.gpus):
             raise at.wrong(f"there is no buffer {shown(kind)} at gpu {', '.join(map(str, ranks))}")
         return ranks, kind
-
-    def _match_signals(self) -> None:
-        """Let waits wait for their signals."""
-        code = self._program.instructions
-        for (src, dst, kind, _), wire in self.wires.items():
-            self._one_block(wire.signals, f"signal gpu {dst}")
-            self._one_block(wire.waits, f"wait for gpu {src}")
-            for index, wait in enumerate(wire.waits):
-                if index >= len(wire.signals):
-                    story = f"{code[wait]} waits on a {kind} channel for a signal of gpu {src} that never comes"
-                    raise proof_error_at(code[wait], "unsent", story)
-                signal = wire.signals[index]
-                if code[wait].name == "rlxwait" or code[signal].name == "rlxsignal":
-                    self._program.order.append((signal, wait))
-                else:
-                    code[wait].after.append(signal)
-
-    def _match_semaphores(self) -> None:
-        """Let each acquire of a semaphore wait for its release, and the blocks at a barrier for each other."""
-        code = self._program.instructions
-        for (rank, number), held in self.semaphores.items():
-            ready = self.plan.gpus[rank].semaphores[number].init_value
-            self._one_block(held.signals, f"release semaphore {number}")
-            self._one_block(held.waits, f"acquire semaphore {number}")
-            for index, wait in enumerate(held.waits):
-                if index - ready >= len(held.signals):
-                    raise proof_error_at(code[wait], "deadlock", f"{code[wait]} waits for semaphore {number} for ever")
-                if index >= ready:
-                    code[wait].after.append(held.signals[index - ready])
-        for met in self.barriers.values():
-            for number in met:
-                code[number + 1].after.extend(other for other in met if other != number)
-
-    def _match_packets(self) -> None:
-        """Let readers of packets wait for the writers."""
-        code = self._program.instructions
-        for number, place in self.unpacked:
-            writers = self.packets.get(place, [])
-            where = self._program.places[place]
-            chunk = f"scratch chunk {where.offset // self.pieces} of gpu {where.rank}"
-            if not writers:
-                story = f"{code[number]} waits for a packet in {chunk} that never comes"
-                raise proof_error_at(code[number], "unsent", story)
-            if len(writers) > 1:
-                story = f"race: {code[writers[0]]} and {code[writers[1]]} both write the packet in {chunk}"
-                raise proof_error_at(code[writers[1]], "race", story)
-            if writers[0] not in code[number].fed_by:
-                code[number].fed_by.append(writers[0])
-
-    def _one_block(self, numbers: list[int], what: str) -> None:
-        """Refuse a channel end that two thread blocks use: their order is undefined."""
-        code = self._program.instructions
-        other = next((n for n in numbers if code[n].block != code[numbers[0]].block), None)
-        if other is not None:
-            raise FormatError(
-                f"{code[numbers[0]]} and {code[other]} both {what} on one channel, and nothing says whose is first",
-                field=str(code[other]),
-            )
 
 
 def _flattened(gpu: Gpu) -> dict[str, list[tuple[int, int]]]:

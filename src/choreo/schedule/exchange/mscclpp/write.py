@@ -178,8 +178,9 @@ def _part(
     for together in mine:
         sent = [n for n in together if messages[n].src == rank]
         came = [n for n in together if messages[n].dst == rank]
-        for some in _at_most(sent, AT_ONCE):
-            part.ops.append(_put([messages[n] for n in some], [inbox[n] for n in some], peers))
+        for buffer in "ios":  # a put reads all its sources in one buffer
+            for some in _at_most([n for n in sent if messages[n].source.buffer == buffer], AT_ONCE):
+                part.ops.append(_put([messages[n] for n in some], [inbox[n] for n in some], peers))
         if sent:
             part.ops.append({"name": "nop"})
             part.ops += _signals("signal", sorted({messages[n].dst for n in sent}), peers)
