@@ -192,6 +192,30 @@ def test_a_part_of_a_chunk_is_told_as_the_file_numbers_it() -> None:
         _read(_plan([*racing[:1], *racing[2:]], racing))
 
 
+def _meeting(joined: int) -> dict[str, Any]:
+    """A plan in which two thread blocks of gpu 0 meet at a barrier that says how many it joins."""
+    plan = _plan([*EXCHANGE, op := {"name": "barrier", "barrier_id": 1, "num_threadblocks": joined}], EXCHANGE)
+    plan["gpus"][0]["threadblocks"].append({"id": 1, "ops": [op]})
+    return plan
+
+
+def test_who_comes_to_a_barrier_is_counted() -> None:
+    assert prove(_read(_meeting(2))).num_transfers == 2
+    told = r"step 6 \(barrier\) meets 3 thread blocks at barrier 1, but 2 come there"
+    with pytest.raises(ProofError, match=told):
+        _read(_meeting(3))
+
+
+def test_what_one_call_leaves_for_the_next_is_reported() -> None:
+    told = r"gpu 0, thread block 0, step 6 \(signal\) signals gpu 1 on a memory channel, where nobody waits for it"
+    with pytest.raises(ProofError, match=told):
+        _read(_plan([*EXCHANGE, SIGNAL], EXCHANGE))
+    plan = _plan([*EXCHANGE, {"name": "sem_release", "semaphore_ids": [0]}], EXCHANGE)
+    plan["gpus"][0]["semaphores"] = [{"init_value": 0}]
+    with pytest.raises(ProofError, match=r"step 6 \(sem_release\) releases semaphore 0, which nobody acquires"):
+        _read(plan)
+
+
 def test_a_relaxed_signal_orders_no_data() -> None:
     relaxed = [op | {"name": f"rlx{op['name']}"} if op in (SIGNAL, WAIT) else op for op in EXCHANGE]
     with pytest.raises(ProofError, match="race"):

@@ -29,7 +29,7 @@ class Waits:
 
     `wires` are keyed by source, destination, and the channel's type and number; `semaphores` by GPU and number;
     `barriers` by GPU, number and turn. `packets` has the writers of each place, and `unpacked` the instructions with
-    each place that they read as a packet.
+    each place that they read as a packet. `expected` is how many thread blocks a barrier says that it joins.
     """
 
     wires: dict[tuple[int, int, str, int], _Wire] = field(default_factory=lambda: defaultdict(_Wire))
@@ -37,6 +37,7 @@ class Waits:
     barriers: dict[tuple[int, int, int], list[int]] = field(default_factory=lambda: defaultdict(list))
     packets: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     unpacked: list[tuple[int, int]] = field(default_factory=list)
+    expected: dict[int, int] = field(default_factory=dict)
 
 
 def match(program: Program, waits: Waits, ready: Mapping[tuple[int, int], int]) -> None:
@@ -61,6 +62,10 @@ def _match_signals(program: Program, waits: Waits) -> None:
                 program.order.append((signal, wait))
             else:
                 code[wait].after.append(signal)
+        if len(wire.signals) > len(wire.waits):
+            at = code[wire.signals[len(wire.waits)]]
+            story = f"{at} signals gpu {dst} on a {kind} channel, where nobody waits for it before the next call does"
+            raise proof_error_at(at, "unreceived", story)
 
 
 def _match_semaphores(program: Program, waits: Waits, ready: Mapping[tuple[int, int], int]) -> None:
@@ -75,7 +80,15 @@ def _match_semaphores(program: Program, waits: Waits, ready: Mapping[tuple[int, 
                 raise proof_error_at(code[wait], "deadlock", f"{code[wait]} waits for semaphore {number} for ever")
             if index >= at_first:
                 code[wait].after.append(held.signals[index - at_first])
-    for met in waits.barriers.values():
+        if len(held.signals) > len(held.waits):
+            at = code[held.signals[len(held.waits)]]
+            story = f"{at} releases semaphore {number}, which nobody acquires before the next call does"
+            raise proof_error_at(at, "unreceived", story)
+    for (_, barrier, _), met in waits.barriers.items():
+        wanted = waits.expected.get(met[0], len(met))
+        if wanted != len(met):
+            story = f"{code[met[0]]} meets {wanted} thread blocks at barrier {barrier}, but {len(met)} come there"
+            raise proof_error_at(code[met[0]], "deadlock", story)
         for number in met:
             code[number + 1].after.extend(other for other in met if other != number)
 

@@ -164,6 +164,8 @@ class _Reading:
         if op.name == "barrier":
             here = op.barrier_id or 0
             self.waits.barriers[gpu.id, here, meetings[here]].append(number)
+            if op.num_threadblocks is not None:
+                self.waits.expected[number] = op.num_threadblocks
             meetings[here] += 1
             code.append(Instruction(gpu.id, at.block.id, instruction.step, "barrier"))
 
