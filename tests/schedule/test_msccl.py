@@ -62,6 +62,15 @@ def test_every_algorithm_is_itself_again_at_2_to_16(found: Algorithm, ranks: int
             assert run_msccl(content, random, in_place=in_place, room=random.choice((2, 8)))
 
 
+def test_what_is_forwarded_is_what_arrived_last() -> None:
+    # Chunk 1 arrives at rank 1 three times, and is forwarded in between.
+    end = [move(2, 3, 0), move(3, 1, 1)]
+    schedule = Schedule.from_list(
+        "broadcast", 4, [move(0, 1, 0, 2), move(1, 3, 1), move(0, 1, 1), move(1, 2, 0, 2), end], num_chunks=2
+    )
+    assert in_effect(read_msccl(write_msccl(schedule))) == in_effect(schedule)
+
+
 def test_what_is_added_first_is_what_the_schedule_adds_first() -> None:
     for write, read in ((write_msccl, read_msccl), (write_mscclpp, read_mscclpp)):
         schedule = build("reduce", "rabenseifner", 7, root=3)

@@ -122,14 +122,10 @@ class _Recovery:
         """The step of each transfer."""
         for by_message, keep_blocks in ((True, True), (True, False), (False, False)):
             message = self._messages(by_message)
-            order = Order(max(message.values(), default=-1) + 1)
-            if self.program.contract.reduces:
-                self._order_sums(message, order)
-            else:
-                self._order_copies(message, order)
-            claimed = self._claimed(message, order.count)
-            if claimed is not None and order.holds(claimed):
+            claimed = self._claimed(message, max(message.values(), default=-1) + 1)
+            if claimed is not None and self._ordered(message, as_claimed=True).holds(claimed):
                 return [claimed[message[x]] for x in self.used]
+            order = self._ordered(message, as_claimed=False)
             if keep_blocks:
                 self._order_blocks(message, order)
             try:
@@ -144,6 +140,18 @@ class _Recovery:
             "chunk are needed at the same time in several buffers; a schedule has one place for them beside the input",
             field=str(at),
         )
+
+    def _ordered(self, message: dict[int, int], *, as_claimed: bool) -> Order:
+        """What the data says about the order of the messages.
+
+        Copies that overwrite each other are equal, so their order is a choice: as executed, or as the file claims.
+        """
+        order = Order(max(message.values(), default=-1) + 1)
+        if self.program.contract.reduces:
+            self._order_sums(message, order)
+        else:
+            self._order_copies(message, order, sorted(self.used, key=self._when) if as_claimed else self.used)
+        return order
 
     def _messages(self, by_message: bool) -> dict[int, int]:
         """The number of each crossing's message: one per instruction and target GPU, or one per crossing."""
@@ -173,10 +181,10 @@ class _Recovery:
                 order.strictly(before, message[x])
             last[at.rank, at.block] = message[x]
 
-    def _order_copies(self, message: dict[int, int], order: Order) -> None:
+    def _order_copies(self, message: dict[int, int], order: Order, stored: list[int]) -> None:
         """If nothing is summed, all values of a chunk are equal, so the chunk only has to have arrived."""
         last: dict[Chunk, int] = {}
-        for x in self.used:
+        for x in stored:
             crossing = self.run.crossings[x]
             for part in crossing.value.parts - JUST_OWN:
                 order.strictly(message[part], message[x])

@@ -133,12 +133,13 @@ def _uses(layout: Layout) -> Uses:
 
 
 def _forwarded(layout: Layout, uses: Uses) -> dict[int, int]:
-    """Messages that another message forwards whole, each with the first message that does so."""
+    """Messages that another message forwards whole, and nothing else, each with the first message that does so."""
     fused: dict[int, int] = {}
     taken: set[int] = set()
+    makers = Counter(reader for readers, _ in uses for reader in readers)
     for number, message in enumerate(layout.messages):
         for reader in uses[number][0]:
-            if reader < 0 or reader in taken:
+            if reader < 0 or reader in taken or makers[reader] > 1:
                 continue
             other = layout.messages[reader]
             if (other.source, other.count) == (message.target, message.count):
