@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -19,6 +20,7 @@ from choreo.schedule.exchange.msccl.read import read_msccl
 from choreo.schedule.exchange.msccl.write import write_msccl
 from choreo.schedule.exchange.mscclpp.read import read_mscclpp
 from choreo.schedule.exchange.mscclpp.write import write_mscclpp
+from choreo.synthesize import synthesize
 from tests.helpers.command import run_choreo
 from tests.helpers.exchange import NOT_ELSEWHERE, in_effect, written_or_refused
 from tests.helpers.programs_msccl import algo, gpu, step, tb
@@ -100,6 +102,22 @@ def test_chunks_of_different_sizes_are_cut_into_equal_ones() -> None:
         write_msccl(Schedule("all_gather", shares.body, weights=np.array([1, 2])))
 
 
+def test_chunks_of_no_size_are_left_out() -> None:
+    rows = [move(0, 1, 0, 3), move(1, 2, 2), move(1, 2, 0, 2)]
+    schedule = Schedule.from_list("broadcast", 3, rows, num_chunks=3)
+    uneven = replace(schedule, weights=np.array([2, 2, 0]))
+    back = read_msccl(write_msccl(uneven))
+    assert [(row.step, row.src, row.chunk, row.count) for row in back.columns()] == [(0, 0, 0, 2), (1, 1, 0, 2)]
+    assert prove(read_mscclpp(write_mscclpp(uneven))).num_transfers == 2
+
+
+@pytest.mark.parametrize("collective", ["scatter", "gather", "all_to_all"])
+def test_schedules_along_flows_travel(collective: str) -> None:
+    made = synthesize(collective, "mesh(3x2, 20GB/s, 700ns)", "40KiB", effort="low")
+    for write, read in ((write_msccl, read_msccl), (write_mscclpp, read_mscclpp)):
+        prove(read(write(made)))
+
+
 def test_there_are_no_more_equal_chunks_than_a_file_can_number() -> None:
     ring = build("all_gather", "ring", 40, segments=8)
     sizes = np.tile([1, 2, 5, 7, 11, 13, 17, 1000], 40)
@@ -130,6 +148,14 @@ def test_long_ranges_are_cut() -> None:
     content = write_msccl(schedule)
     assert [int(c) for c in re.findall(rb'type="s".*cnt="(\d+)"', content)] == [71, 71, 58]
     assert in_effect(read_msccl(content)) == in_effect(schedule)
+
+
+def test_an_exchange_of_more_than_a_connection_holds_goes_in_pieces() -> None:
+    both = [move(0, 1, 0, 5, reduce=True), move(1, 0, 0, 5, reduce=True)]  # each place is overwritten once it was sent
+    schedule = Schedule.from_list("all_reduce", 2, [both], num_chunks=5)
+    content = write_msccl(schedule)
+    assert in_effect(read_msccl(content, room=2)) == in_effect(schedule)
+    assert run_msccl(content, Random(1), in_place=True, room=2)
 
 
 def test_a_name_says_the_format_and_must_fit(tmp_path: Path) -> None:

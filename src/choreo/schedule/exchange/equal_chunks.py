@@ -2,7 +2,7 @@
 
 A block is split into N equal parts, and every chunk becomes one or more of them. N is the smallest power of two at
 which no chunk is off by more than `TOLERANCE` of its size, or of half the mean chunk size if that is larger: errors in
-the smallest chunks matter little. The steps stay the same.
+the smallest chunks matter little. Chunks of no size are left out. The order of the steps stays the same.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ def equal_chunks(schedule: Schedule, most_chunks: int | None = None) -> Schedule
             f"{schedule.collective} by {schedule.label} has blocks of different sizes, and in other tools' files all "
             "ranks have the same share"
         )
-    if (blocks == 0).any():
-        raise RefusedError(f"{schedule.collective} by {schedule.label} has chunks of no size; leave them out")
     most = MAX_PARTS if most_chunks is None else min(MAX_PARTS, most_chunks // len(blocks))
     parts = _parts(blocks, most).reshape(-1)
     first = np.concatenate(([0], np.cumsum(parts)))
     rows = schedule.columns()
     count = first[rows.chunk + rows.count] - first[rows.chunk]
-    finer = replace(rows, chunk=first[rows.chunk], count=count)
-    body = Steps.from_transfers(schedule.members, int(first[-1]), schedule.num_steps, finer)
+    finer = replace(rows, chunk=first[rows.chunk], count=count).take(count > 0)
+    steps, number = np.unique(finer.step, return_inverse=True)
+    body = Steps.from_transfers(schedule.members, int(first[-1]), len(steps), replace(finer, step=number))
     return replace(schedule, body=body, weights=None, phases=())
 
 
 def _parts(blocks: IntColumn, most: int) -> IntColumn:
     """The number of parts of each chunk of each block. Every block has the same number of parts, at most `most`."""
     share = blocks / blocks.sum(axis=1, keepdims=True)
-    allowed = TOLERANCE * np.maximum(share, 0.5 / blocks.shape[1])
-    total = 1 << (blocks.shape[1] - 1).bit_length()
+    cut = (blocks > 0).sum(axis=1, keepdims=True)
+    allowed = TOLERANCE * np.maximum(share, 0.5 / cut)
+    total = 1 << (int(cut.max()) - 1).bit_length()
     while True:
-        parts: IntColumn = np.maximum(1, np.floor(share * total).astype(np.int64))
+        parts: IntColumn = np.maximum(blocks > 0, np.floor(share * total).astype(np.int64))
         for row, wanted in zip(parts, share * total, strict=True):
             while row.sum() != total:  # add one where the shortfall is largest, or take one where the excess is
                 off = wanted - row

@@ -29,6 +29,7 @@ MAX_NODES = 4096  # XML elements that a GPU's reader keeps: all gpu elements, an
 MAX_ROWS = 1 << 18  # rows of a schedule; beyond it the file would be larger than 50 MB
 MAX_NAME = 60
 ROOM = 2  # chunks that a connection buffers with the Simple protocol before a send blocks
+CYCLE = "its steps would wait for each other in a cycle"
 WINDOWS = (1 << 30, 60, 44, 30, 20, 12, 8)  # messages of a connection before it moves to another channel
 
 
@@ -42,25 +43,38 @@ def write_msccl(schedule: Schedule) -> bytes:
     name = foreign_name(schedule, "MSCCL")
     schedule = equal_chunks(schedule, MAX_OFFSET)
     _check_size(schedule)
-    layout = lay_out(schedule, MAX_CHUNKS_A_STEP)
-    beyond = ""
-    for fuse, share in product((True, False), (False, True)):
-        for window in WINDOWS:
-            blocks = lower(layout, fuse=fuse, window=window, peers=MAX_PEERS, share=share)
-            problem, finer = _beyond(layout, blocks)
-            beyond = beyond or problem
-            if problem and finer:
-                continue
-            if problem:
-                break
-            written = _written(layout, blocks, name)
-            try:
-                read_msccl(written, room=ROOM)
-            except ProofError as error:
-                beyond = f"its steps would wait for each other in a cycle ({error.story})"
-                break
-            return written
-    raise RefusedError(f"{_called(schedule)} cannot be written for MSCCL: {beyond}")
+    # Two ranks that exchange more than a connection holds would wait for each other; smaller pieces may help.
+    for most in (MAX_CHUNKS_A_STEP, ROOM):
+        layout = lay_out(schedule, most)
+        problems: list[str] = []
+        for fuse, share in product((True, False), (False, True)):
+            written, problem = _tried(layout, name, fuse=fuse, share=share)
+            if written is not None:
+                return written
+            problems.append(problem)
+        if not any(problem.startswith(CYCLE) for problem in problems):
+            break
+    raise RefusedError(f"{_called(schedule)} cannot be written for MSCCL: {problems[0]}")
+
+
+def _tried(layout: Layout, name: str, *, fuse: bool, share: bool) -> tuple[bytes | None, str]:
+    """The file with as few channels as possible, or none and the limit that is in the way."""
+    limit = ""
+    for window in WINDOWS:
+        blocks = lower(layout, fuse=fuse, window=window, peers=MAX_PEERS, share=share)
+        problem, finer = _beyond(layout, blocks)
+        limit = limit or problem
+        if problem and finer:
+            continue
+        if problem:
+            break
+        written = _written(layout, blocks, name)
+        try:
+            read_msccl(written, room=ROOM)
+        except ProofError as error:
+            return None, f"{CYCLE} ({error.story})"
+        return written, ""
+    return None, limit
 
 
 def _called(schedule: Schedule) -> str:
