@@ -34,6 +34,11 @@ def test_the_keys_of_the_document() -> None:
     assert list(made["library"]) == ["algorithm", "time_s", "efficiency"]
 
 
+def test_a_time_of_any_length_stands_apart() -> None:
+    slow = ("-t", "ring(4, 1GB/s, 1us)", "--size", "1MiB", "--slow-link", "0-1=1e-12")
+    assert "the library  1.05e+09 s  0.0 % of the bound" in str(fine("synthesize", "broadcast", *slow))
+
+
 def test_packets_are_reported() -> None:
     said = fine("synthesize", "all_gather", *RING, "--packets", "--buffer", "1MiB")
     assert "1 MiB per switch, lossless, ecmp; packets of 4 KiB" in str(said)
@@ -84,6 +89,7 @@ def test_build_and_show_take_what_it_is_made_for(tmp_path: Path) -> None:
         (("-a", "synthesized", "-p", "3"), "-a synthesized -t T --size S"),
         (("-a", "synthesized", "-t", "ring(3)"), "say how much"),
         (("-a", "synthesized", *RING, "--segments", "2"), "leave out --segments"),
+        (("-a", "synthesized", "-t", "ring(3)", "--format", "mscll"), "did you mean 'msccl'"),  # before it is made
     ],
 )
 def test_build_says_what_is_missing(arguments: tuple[str, ...], says: str, tmp_path: Path) -> None:

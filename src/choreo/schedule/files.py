@@ -20,7 +20,7 @@ import numpy.typing as npt
 from msgspec import Meta
 
 from choreo.checks import MAX_RANKS
-from choreo.errors import ContradictionError, FormatError, UsageError, shown
+from choreo.errors import ContradictionError, FormatError, UnknownNameError, UsageError, shown
 from choreo.files import check_work, read_bytes, write_bytes
 from choreo.schedule.document import from_document, from_parts, to_document
 from choreo.schedule.exchange import FORMATS, read_foreign, write_foreign
@@ -100,7 +100,9 @@ def _check_rows(schedule: Schedule) -> None:
 def written_as(file: Path, format: str | None = None) -> str | None:  # noqa: A002 - the command's word
     """The other tool's format that `save` writes to this file, or None for Choreo's own; refuse any other name."""
     foreign = format or {".xml": "msccl"}.get(file.suffix)
-    if foreign in FORMATS and file.suffix != FORMATS[foreign]:
+    if foreign is not None and foreign not in FORMATS:
+        raise UnknownNameError("format", foreign, FORMATS)
+    if foreign is not None and file.suffix != FORMATS[foreign]:
         raise UsageError(f"{shown(file)}: a file in the format {foreign} ends in {FORMATS[foreign]}")
     if foreign is None and file.suffix not in (".json", ".npz"):
         raise UsageError(f"{shown(file)}: a schedule is written to a file that ends in .json, .npz or .xml")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from choreo.errors import shown
 from choreo.tune.tune import Tuning
+from choreo.units import counted
 
 __all__ = ["tuner_text"]
 
@@ -32,7 +33,8 @@ def tuner_text(tuning: Tuning) -> str:
     'reduce,2218935,18446744073709551615,ring,simple,0,1,8'
     """
     head = [
-        f"# {tuning.ranks} ranks in {tuning.nodes} nodes of {shown(tuning.topology)[:120]}, by choreo tune",
+        f"# {counted(tuning.ranks, 'rank')} in {counted(tuning.nodes, 'node')} of {shown(tuning.topology)[:120]}, by "
+        "choreo tune",
         "# NCCL_TUNER_PLUGIN=libnccl-tuner-example.so NCCL_TUNER_CONFIG_FILE=this file",
         "# collective,min_bytes,max_bytes,algorithm,protocol,channels,nodes,ranks",
     ]

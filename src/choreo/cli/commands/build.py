@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from choreo.cli.command import Command, grouped
-from choreo.cli.options.common import json_option
+from choreo.cli.options.common import NewFile, json_option
 from choreo.cli.options.schedule import ScheduleOptions, made_for, schedule_options
 from choreo.cli.output.text.table import echo_json
 from choreo.cli.progress import waiting
@@ -23,7 +23,7 @@ from choreo.errors import shown
         "--output",
         "-o",
         required=True,
-        type=click.Path(path_type=Path),
+        type=NewFile(stdout=False),
         metavar="FILE",
         help="Write here: .json, .npz or .xml.",
     ),

@@ -42,6 +42,8 @@ class NewFile(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         """The path, whose folder is there and can be written to."""
         path = Path(value)
+        if not str(value):
+            raise UsageError(f"{param.opts[0] if param else 'this'} needs the name of a file")
         if str(path) == "-":
             if self.stdout:
                 return path

@@ -51,7 +51,7 @@ def print_synthesis(found: Synthesis, output: Path | None) -> None:
 
 
 def _line(name: str, time_s: float, why: str, *, bold: bool = False) -> None:
-    echo_line(why, label=f"{name:<12} {format_time(time_s):>8}", indent=23, bold=bold)
+    echo_line(why, label=f"{name:<12} {format_time(time_s):>8}  ", indent=23, bold=bold)
 
 
 def _percent(share: float) -> str:
