@@ -86,7 +86,7 @@ def test_what_msccl_has_no_word_for_is_refused_by_name(collective: str) -> None:
 
 
 def test_switches_are_refused_by_name() -> None:
-    with pytest.raises(RefusedError, match=r"in_network adds in 1 switch, which a file for MSCCL cannot say"):
+    with pytest.raises(RefusedError, match=r"in_network adds or copies in 1 switch, which a file for MSCCL"):
         write_msccl(build("all_reduce", "in_network", 4))
 
 

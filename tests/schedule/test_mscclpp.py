@@ -66,7 +66,7 @@ def test_limits_of_the_executor_are_kept_or_named() -> None:
         write_mscclpp(build("all_reduce", "ring", 100))
     with pytest.raises(RefusedError, match=r"MSCCL\+\+ has no collective like barrier"):
         write_mscclpp(build("barrier", "direct", 4))
-    with pytest.raises(RefusedError, match="adds in 1 switch"):
+    with pytest.raises(RefusedError, match="adds or copies in 1 switch"):
         write_mscclpp(build("all_reduce", "in_network", 4))
 
 

@@ -15,7 +15,7 @@ from choreo.errors import RefusedError, UsageError
 from choreo.synthesize import search
 from choreo.synthesize.problem import read_problem
 from choreo.synthesize.relays import relays_of
-from tests.helpers.cli import fine
+from tests.helpers.cli import fine, mistake
 
 MESH = "mesh(3x3, 50GB/s, 1us)"
 SERVERS = "switch(4, 300GB/s, 300ns) x switch(2, 25GB/s, 1us)"
@@ -60,6 +60,27 @@ def test_relays_can_be_left_out() -> None:
     assert schedule.relays == 0
     out = fine("synthesize", "all_gather", "-t", MESH, "--size", "1MiB", "--placement", "1,7", "--no-relays").out
     assert "relay" not in out
+
+
+SHARP = "switch(8, 450GB/s, 200ns, reduces)"
+
+
+def test_without_relays_switches_only_forward() -> None:
+    with_switches = search("all_reduce", SHARP, "16MiB", effort="low")
+    found = search("all_reduce", SHARP, "16MiB", relays=False, effort="low")
+    assert with_switches.schedule.switches > 0 == found.schedule.switches
+    assert found.bound_s > with_switches.bound_s  # the bound is that of plain switches as well
+
+
+def test_files_for_other_tools_have_ranks_alone(tmp_path: Path) -> None:
+    network = ("-t", SHARP, "--size", "1MiB")
+    xml, plan = str(tmp_path / "made.xml"), str(tmp_path / "made.json")
+    fine("synthesize", "all_reduce", *network, "--effort", "low", "-o", xml)
+    fine("build", "all_gather", "-a", "synthesized", *network, "--format", "mscclpp", "-o", plan)
+    for file in (xml, plan):
+        assert "proved exactly" in fine("prove", "--schedule", file).out
+    told = mistake("synthesize", "all_reduce", *network, "--effort", "low", "--relays", "-o", xml)
+    assert "adds or copies in 1 switch, which a file for MSCCL cannot say; synthesize with --no-relays" in told
 
 
 def test_the_command_says_how_many_devices_relay() -> None:

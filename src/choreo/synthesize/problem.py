@@ -32,7 +32,8 @@ class Problem:
     """A collective of a given size over ranks on devices of a topology.
 
     `weights` are the relative sizes of the contract's blocks, None if all are equal. With `relays`, devices without a
-    rank may forward. With `packets` schedules are judged by a packet simulation, otherwise by flows.
+    rank may forward; without, the topology's switches only forward. With `packets` schedules are judged by a packet
+    simulation, otherwise by flows.
     """
 
     collective: str
@@ -121,6 +122,8 @@ def read_problem(
 ) -> Problem:
     """The problem that was asked for, or an error that says what is wrong with it."""
     network = get_topology(topology)  # type: ignore[arg-type]  # it says itself what it takes
+    if not relays:
+        network = network.with_plain_switches()
     devices = _devices(network, ranks)
     if effort not in EFFORTS:
         raise UsageError(f"effort must be {', '.join(EFFORTS)}, not {effort!r:.40}")

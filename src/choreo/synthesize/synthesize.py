@@ -192,11 +192,12 @@ def synthesize(
     It is proved, and never slower than the best of the library there. `ranks` is their number, or the device of each;
     all devices by default. `traffic` says how much each rank (rows) sends to each other in an all_to_all, and `shares`
     how large each rank's block is, both in any unit; "auto" finds the shares with the least bound, or more even ones if
-    these are faster. With `relays`, devices without a rank may forward, add and copy: they are members of the schedule,
-    after its ranks. `effort` is fast, low, medium, high or exact. Low to high limit how large a schedule may be, and
-    set the share of the bound that is enough; medium and above also refine the best. Fast tries only the quick
-    generators. Exact also searches, on a small network, for a schedule that is optimal in synchronous steps, and proves
-    that it is. With `packets` schedules are judged by packets through switches with finite buffers, not by flows.
+    these are faster. With `relays`, devices without a rank and switches that reduce may forward, add and copy: they are
+    members of the schedule, after its ranks. Without, only ranks do, as other tools' files need it. `effort` is fast,
+    low, medium, high or exact. Low to high limit how large a schedule may be, and set the share of the bound that is
+    enough; medium and above also refine the best. Fast tries only the quick generators. Exact also searches, on a small
+    network, for a schedule that is optimal in synchronous steps, and proves that it is. With `packets` schedules are
+    judged by packets through switches with finite buffers, not by flows.
 
     >>> synthesize("all_gather", "torus(4x4, 50GB/s, 500ns)", "1MiB").algorithm
     'synthesized'

@@ -183,6 +183,15 @@ class Topology:
         chosen = (self.links.src == device) | (self.links.dst == device)
         return replace(self._scaled(chosen, 1 / times), slowdown=slowdown)
 
+    def with_plain_switches(self) -> Topology:
+        """The same with switches that only forward.
+
+        >>> get_topology("hgx-h100").with_plain_switches().reduces.any()
+        np.False_
+        """
+        plain = tuple(replace(block, reduces=np.zeros_like(block.reduces)) for block in self.blocks)
+        return replace(self, blocks=plain)
+
     def with_routing(self, routing: str) -> Topology:
         """The same with equal paths `spread` or `hashed`."""
         return replace(self, routing=routing)

@@ -53,8 +53,8 @@ def command(
     from choreo.schedule import save
     from choreo.schedule.files import written_as
 
-    written_as(output, form)
-    schedule = chosen.build(ranks, topology, size)
+    foreign = written_as(output, form)
+    schedule = chosen.build(ranks, topology, size, relays=foreign is None)
     with waiting(f"writing {shown(output)}"):
         save(schedule, output, form)
     if as_json:

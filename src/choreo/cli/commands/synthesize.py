@@ -79,7 +79,9 @@ def _traffic(path: Path) -> list[list[float]]:
         help="Size of each rank's block, in any unit: 1,1,2; or auto, which minimizes the bound.",
     ),
     click.option(
-        "--relays/--no-relays", default=True, help="Let devices without a rank forward data (default), or not."
+        "--relays/--no-relays",
+        default=None,
+        help="Let devices without a rank, and switches that reduce, take part (default, but not in an .xml file).",
     ),
     click.option(
         "--effort",
@@ -112,7 +114,7 @@ def command(
     placement: str | None,
     traffic: Path | None,
     shares: list[float] | str | None,
-    relays: bool,
+    relays: bool | None,
     effort: str,
     slow_link: tuple[str, ...],
     slow_rank: tuple[str, ...],
@@ -137,8 +139,7 @@ def command(
     from choreo.schedule.files import written_as
     from choreo.synthesize import search
 
-    if output is not None:
-        written_as(output)
+    foreign = None if output is None else written_as(output)
     network = need_topology(topology)
     size = needed_size(collective, size)
     where = place(network, placement, ranks)
@@ -154,7 +155,7 @@ def command(
             root=root,
             traffic=flows,
             shares=shares,
-            relays=relays,
+            relays=foreign is None if relays is None else relays,
             effort=effort,
             packets=packets,
         )

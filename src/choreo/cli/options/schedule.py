@@ -47,14 +47,16 @@ class ScheduleOptions:
         """The algorithms that were asked for by name; none where that is `all`."""
         return () if "all" in self.algorithms else self.algorithms
 
-    def build(self, ranks: int | None, topology: str | None = None, size: int | None = None) -> Schedule:
+    def build(
+        self, ranks: int | None, topology: str | None = None, size: int | None = None, *, relays: bool = True
+    ) -> Schedule:
         """The one schedule that was asked for; a synthesized one is made for a topology and a size."""
         from choreo.algorithms import build
         from choreo.schedule import load
 
         self.check_collective()
         if topology is not None and self.named == (SYNTHESIZED,):
-            return self._synthesized(ranks, topology, size)
+            return self._synthesized(ranks, topology, size, relays)
         if topology is not None or size is not None:
             raise UsageError("--topology and --size go together, with --algorithm synthesized; leave them out")
         if self.schedule is not None:
@@ -81,7 +83,7 @@ class ScheduleOptions:
         names = [algorithm.name for algorithm in loaded if algorithm.collective == self.collective]
         return replace(self, algorithms=tuple(names)) if not self.algorithms and len(names) == 1 else self
 
-    def _synthesized(self, ranks: int | None, topology: str, size: int | None) -> Schedule:
+    def _synthesized(self, ranks: int | None, topology: str, size: int | None, relays: bool) -> Schedule:
         """The schedule that is made for a topology and a size."""
         from choreo.synthesize import synthesize
 
@@ -97,7 +99,7 @@ class ScheduleOptions:
             raise UsageError("say which collective is to be synthesized; see choreo list")
         network, size_bytes = need_topology(topology), needed_size(self.collective, size)
         with waiting("synthesizing"):
-            return synthesize(self.collective, network, size_bytes, ranks=ranks, root=self.root)
+            return synthesize(self.collective, network, size_bytes, ranks=ranks, root=self.root, relays=relays)
 
     def need_ranks(self, ranks: int | None) -> int:
         """The number of ranks: as given, or the product of the axes."""

@@ -68,12 +68,13 @@ def foreign_name(schedule: Schedule, tool: str) -> str:
     if schedule.relays:
         raise RefusedError(
             f"{schedule.collective} by {schedule.label} has {counted(schedule.relays, 'relay')}, which a file for "
-            f"{tool} cannot say; make one for all devices, or take an algorithm of the library"
+            f"{tool} cannot say; synthesize with --no-relays, or take an algorithm of the library"
         )
     if schedule.switches:
         raise RefusedError(
-            f"{schedule.collective} by {schedule.label} adds in {counted(schedule.switches, 'switch', 'switches')}, "
-            f"which a file for {tool} cannot say; take an algorithm without switches"
+            f"{schedule.collective} by {schedule.label} adds or copies in "
+            f"{counted(schedule.switches, 'switch', 'switches')}, which a file for {tool} cannot say; synthesize with "
+            "--no-relays, or take another algorithm"
         )
     return name
 
