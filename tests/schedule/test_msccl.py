@@ -377,12 +377,15 @@ def test_the_command_tells_the_story_of_a_wrong_file(tmp_path: Path) -> None:
         ((b'recv="1" chan="1"', b'recv="1" chan="0"'), r"thread block 1 and gpu 0, thread block 3 both receive from"),
         ((b'<tb id="1"', b'<tb id="7"'), r"gpu 0: thread block 1 is missing"),
         ((b'depid="2"', b'depid="9"'), r"it waits for thread block 9, which is not there"),
+        ((b'depid="2" deps="0"', b'depid="2" deps="-1"'), r"it waits for thread block 2, but for none of its steps"),
         ((b' s="1"', b' s="2"'), r"it says that it is step 2; steps are counted from 0 in order"),
         ((b'cnt="1"', b'cnt="many"'), r"cnt is many; it must be a whole number"),
         ((b'recv="1"', b'recv="0"'), r"it sends to or receives from its own gpu"),
         ((b"<algo", b"<!DOCTYPE x><algo"), r"it declares a DOCTYPE"),
         ((b"<algo", b"<system"), r"not XML|not <algo>"),
         ((b'proto="Simple"', b'proto="Fast"'), r"algo.proto: Fast is no protocol"),
+        ((b'nchannels="2"', b'nchannels="0"'), "gpu 0, thread block 0: chan is 0, and nchannels is 0"),
+        ((b'chan="0"', b'chan="-1"'), "gpu 0, thread block 0: chan is -1, and nchannels is 2"),
     ],
 )
 def test_a_broken_file_is_refused_by_name(change: tuple[bytes, bytes], told: str) -> None:

@@ -124,6 +124,7 @@ def parse(content: bytes) -> Algorithm:
     if len(gpus) < ranks:
         absent = next(rank for rank in range(ranks) if rank not in gpus)
         raise FormatError(f"gpu {absent}: it is not there, but ngpus is {ranks}", field=f"gpu {absent}")
+    _check_channels(gpus, _whole(root, "nchannels", "algo", least=0, most=1 << 16, default=1 << 16))
     largest = max(max(sizes["i"], sizes["o"]) for sizes, _ in gpus.values())
     a_loop = _whole(root, "nchunksperloop", "algo", least=1, most=1 << 20, default=max(1, largest))
     inside = _whole(root, "inplace", "algo", 0, 1, default=0)
@@ -132,6 +133,17 @@ def parse(content: bytes) -> Algorithm:
     named_root = _whole(root, "root", "algo", 0, ranks - 1) if root.get("root") is not None else None
     called = root.get("name", "unnamed")[:MAX_NAME]
     return Algorithm(called, protocol, collective, ranks, a_loop, in_place, named_root, gpus)
+
+
+def _check_channels(gpus: dict[int, tuple[dict[str, int], dict[int, Block]]], channels: int) -> None:
+    """Refuse a thread block on a channel that executors do not connect."""
+    for _, blocks in gpus.values():
+        for block in blocks.values():
+            if max(block.send, block.receive) >= 0 and not 0 <= block.channel < channels:
+                raise FormatError(
+                    f"{block}: chan is {block.channel}, and nchannels is {channels}; channels are counted from 0",
+                    field=str(block),
+                )
 
 
 def _blocks(gpu: ElementTree.Element, rank: int, ranks: int) -> dict[int, Block]:
@@ -189,6 +201,8 @@ def _step(element: ElementTree.Element, index: int, block: Block) -> Step:
         _whole(element, "depid", where, -1, 1 << 16, default=-1),
         _whole(element, "deps", where, -1, 1 << 20, default=-1),
     )
+    if after[0] >= 0 > after[1]:
+        raise FormatError(f"{where}: it waits for thread block {after[0]}, but for none of its steps", field=where)
     claimed = element.get("round")
     return Step(
         block,
