@@ -151,6 +151,11 @@ def test_ranks_may_be_devices() -> None:
         ({"ranks": 17}, "17 ranks do not fit"),
         ({"ranks": [1, 1]}, "device 1 is given for 2 ranks"),
         ({"root": 3}, "has no root"),
+        ({"effort": ["low"]}, "effort must be one of fast, low"),
+        ({"ranks": 0}, "there must be at least 1 rank, not 0"),
+        ({"ranks": True}, "ranks must be a number, or devices, one for each rank, not True"),
+        ({"relays": "no"}, "relays must be true or false, not 'no'"),
+        ({"packets": True}, "packets must be Packets or None, not True"),
     ],
 )
 def test_mistakes_are_reported(options: dict[str, object], says: str) -> None:

@@ -125,8 +125,12 @@ def read_problem(
     if not relays:
         network = network.with_plain_switches()
     devices = _devices(network, ranks)
-    if effort not in EFFORTS:
-        raise UsageError(f"effort must be {', '.join(EFFORTS)}, not {effort!r:.40}")
+    if not isinstance(effort, str) or effort not in EFFORTS:
+        raise UsageError(f"effort must be one of {', '.join(EFFORTS)}, not {effort!r:.40}")
+    if not isinstance(relays, bool):
+        raise UsageError(f"relays must be true or false, not {relays!r:.40}")
+    if packets is not None and not isinstance(packets, Packets):
+        raise UsageError(f"packets must be Packets or None, not {packets!r:.40}")
     contract = get_collective(collective)
     size = float(size_of(size_bytes))
     weights = None
@@ -152,8 +156,12 @@ def _devices(topology: Topology, ranks: int | Sequence[int | str] | None) -> Int
     """The devices of the ranks: all, the first few, or the given ones."""
     if ranks is None:
         return np.arange(topology.num_devices)
+    if isinstance(ranks, bool):
+        raise UsageError(f"ranks must be a number, or devices, one for each rank, not {ranks}")
     if isinstance(ranks, int | np.integer):
-        if not 1 <= ranks <= topology.num_devices:
+        if ranks < 1:
+            raise UsageError(f"there must be at least 1 rank, not {ranks}")
+        if ranks > topology.num_devices:
             raise UsageError(
                 f"{counted(int(ranks), 'rank')} do not fit on {topology.name}, which has "
                 f"{counted(topology.num_devices, 'device')}"
