@@ -17,10 +17,10 @@ from choreo.synthesize.annealing.search import Plan
 from choreo.synthesize.annealing.trees import Trees
 from choreo.synthesize.annealing.ways import Ways
 from choreo.synthesize.generators.annealed import annealed
-from choreo.synthesize.generators.translated import Spread
 from choreo.synthesize.problem import read_problem
 from choreo.synthesize.symmetry import symmetry_of
 from choreo.synthesize.timeline import CORE
+from choreo.synthesize.translation.growth import Spread
 from choreo.topology.graph import Ints
 
 # A ring of an odd and of an even number, where ties are broken one way, and one within servers.

@@ -51,7 +51,7 @@ def test_no_message_writes_over_what_another_still_has_to_read() -> None:
     choreo.prove(found.schedule)
 
 
-@pytest.mark.parametrize("collective", ["broadcast", "all_reduce"])
+@pytest.mark.parametrize("collective", ["broadcast", "reduce"])
 def test_a_server_of_few_messages_gains(collective: str) -> None:
     network = "fully_connected(8, 64GB/s, 500ns, overhead=100ns)"
     best, quick = (search(collective, network, "1MiB", effort=effort) for effort in ("medium", "fast"))

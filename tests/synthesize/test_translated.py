@@ -6,9 +6,10 @@ import pytest
 
 import choreo
 import choreo.synthesize.generators.translated as module
-from choreo.synthesize.generators.translated import spread, translated
-from choreo.synthesize.problem import read_problem
-from choreo.synthesize.symmetry import symmetry_of
+from choreo.synthesize.generators.translated import translated
+from choreo.synthesize.problem import Candidate, Problem, read_problem
+from choreo.synthesize.symmetry import Symmetry, symmetry_of
+from choreo.synthesize.translation.growth import spread
 
 NETWORKS = [
     "ring(2, 50GB/s, 1us)",
@@ -28,7 +29,7 @@ def test_the_plan_holds_in_the_simulation(network: str, chunks: int) -> None:
     topology = choreo.get_topology(network)
     symmetry = symmetry_of(topology)
     assert symmetry is not None
-    plan = spread(symmetry, 1e6, chunks)
+    plan = spread(symmetry, [1e6 / chunks] * chunks)
     size = 1e6 * topology.num_devices
     problem = read_problem("all_gather", topology, size, ranks=None, root=None, effort="low")
     (made,) = translated(problem)
@@ -66,3 +67,38 @@ def test_a_network_without_the_symmetry_has_none(network: str) -> None:
 
 def test_a_slow_link_breaks_the_symmetry() -> None:
     assert symmetry_of(choreo.get_topology("ring(4, 50GB/s, 1us)").with_slow_link(0, 1, 0.5)) is None
+
+
+COSTLY = "torus(4x2, 100GB/s, 1us, overhead=100ns) x switch(3, 25GB/s, 350ns, overhead=1us)"
+
+
+@pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter", "all_reduce"])
+def test_where_messages_cost_their_ranks_something_the_plan_holds_too(
+    collective: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is put in time is what is simulated, and smaller chunks at the end help."""
+    monkeypatch.setattr(module, "MESSAGES", (1 << 15, 1 << 15))
+    planned = []
+    candidate = module._candidate
+
+    def spied(problem: Problem, symmetry: Symmetry, grown: module._Grown) -> Candidate:
+        planned.append(module._end_s(grown))
+        return candidate(problem, symmetry, grown)
+
+    monkeypatch.setattr(module, "_candidate", spied)
+    problem = read_problem(collective, COSTLY, "16MiB", ranks=None, root=None, effort="medium")
+    times = []
+    for made in translated(problem):
+        choreo.prove(made.schedule)
+        times.append(choreo.simulate(made.schedule, COSTLY, "16MiB").time_s)
+    assert times == pytest.approx(planned)
+    assert times[2] <= times[1] < times[0]
+    assert problem.bound().bound_s / times[2] > 0.9
+
+
+@pytest.mark.parametrize("size", [0, 1, 4096])
+def test_shares_that_cannot_be_cut_are_spread_whole(size: int) -> None:
+    problem = read_problem("all_gather", COSTLY, size, ranks=None, root=None, effort="medium")
+    for made in translated(problem):
+        choreo.prove(made.schedule)
+        assert made.schedule.chunks_a_block == 1

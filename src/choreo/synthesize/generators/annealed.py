@@ -21,9 +21,10 @@ from choreo.synthesize.annealing.paths import Path, Paths
 from choreo.synthesize.annealing.search import Plan, Search
 from choreo.synthesize.annealing.trees import Trees
 from choreo.synthesize.annealing.ways import Ways
-from choreo.synthesize.generators.translated import Spread, gathered, spread
+from choreo.synthesize.generators.translated import gathered
 from choreo.synthesize.problem import LEAST_CHUNK_BYTES, Candidate, Problem
 from choreo.synthesize.symmetry import Symmetry, symmetry_of, translated_rows
+from choreo.synthesize.translation.growth import Spread, spread
 from choreo.topology.graph import Ints
 
 __all__ = ["annealed"]
@@ -78,7 +79,7 @@ def _gathered(problem: Problem, symmetry: Symmetry, ways: Ways) -> Iterator[Sche
     given = []
     for chunks in counts:
         away = Trees(ways, share_bytes / chunks, chunks)
-        given.append((away, _given(away, spread(symmetry, share_bytes, chunks))))
+        given.append((away, _given(away, spread(symmetry, [share_bytes / chunks] * chunks))))
     if problem.collective != "reduce_scatter":
         away, plan = _best([(away, [away.direct(), start]) for away, start in given], part)
         parts.append(gathered(symmetry, _spread(away, plan, away.turns(plan))))

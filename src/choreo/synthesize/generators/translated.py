@@ -1,50 +1,51 @@
 """Translated trees: one device's chunks spread along trees, and every other device does the same, shifted.
 
-On a network that looks the same from every device, an all_gather is one broadcast of a share, translated. A lane then
-carries one chunk at a time for all devices at once, so the trees are grown in time: a free lane takes the chunk that
-has waited longest to a device that lacks it. A slow lane first brings a chunk to a part of the network where it is
-missing, as between servers; beyond that it takes only its share of the load, which follows from the bandwidths.
+On a network that looks the same from every device, an all_gather is one broadcast of a share, translated. In reverse it
+is a reduce_scatter, and one after the other is an all_reduce. Where messages cost their ranks nothing, the trees are
+the schedule as they have grown, and the more chunks the better.
 
-In reverse it is a reduce_scatter, and one after the other is an all_reduce.
+Otherwise several numbers of chunks are tried. The last chunks have nothing to hide behind, so they may be smaller. The
+messages are put in time with their costs, and for the best few trees the order of messages and the sizes of chunks are
+changed a little, as long as the end comes nearer.
 """
 
 from __future__ import annotations
 
-import heapq
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from itertools import combinations
+from dataclasses import dataclass
 
 import numpy as np
 
 from choreo.schedule import Schedule, backwards, then
+from choreo.synthesize.network import Hops
+from choreo.synthesize.ordering import Messages, Ordering
 from choreo.synthesize.problem import LEAST_CHUNK_BYTES, Candidate, Problem
 from choreo.synthesize.symmetry import Symmetry, symmetry_of, translated_rows
-from choreo.topology.graph import Floats, Ints
+from choreo.synthesize.translation.growth import Spread, spread
+from choreo.synthesize.translation.timed import messages_of, scheduled
+from choreo.topology.graph import Ints
 
-__all__ = ["Spread", "gathered", "spread", "translated"]
+__all__ = ["gathered", "translated"]
 
 # The most chunks per share.
-CHUNKS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 48, 64)
+CHUNKS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 20, 24, 32, 48, 64)
 # A number of chunks is tried only if planning it takes at most this many transfers of one device's chunks.
 MOST_PLANNED = 1 << 16
 # A schedule with more transfers is not simulated if no two messages meet: the plan gives its time.
 FEW_TRANSFERS = 1 << 20
-# A number of chunks is not tried if its plan takes longer than the best by this factor.
-NEAR = 1.3
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Spread:
-    """How device 0's chunks reach all devices: which chunk goes from where to where, in order of start."""
-
-    chunks: int
-    chunk: Ints
-    src: Ints
-    dst: Ints
-    start_s: Floats
-    time_s: float
+# How many chunks at the end are smaller, and by which factor from one to the next.
+SHAPES = ((0, 1.0), (1, 0.5), (2, 0.7), (2, 0.5), (3, 0.7), (3, 0.5), (4, 0.7), (6, 0.7), (6, 0.8), (8, 0.85))
+# Smaller chunks at the end are tried with numbers of chunks that take no longer than the best by this factor.
+NEAR = 1.1
+# So many of the best plans are changed a little, and how many messages each may have put in time again for that; then
+# the best of them.
+CHANGED, MESSAGES, PLANS = 4, (1 << 19, 3 << 21), (4000, 20000)
+# On more devices than these, which may take longer, twice as many.
+SMALL = 32
+# Plans that take longer than the bound by this factor are not changed: that gains a few hundredths.
+NEAR_BOUND = 1.15
+# Efforts with which nothing is changed: that takes seconds.
+UNCHANGED = ("fast", "low")
 
 
 def translated(problem: Problem) -> Iterator[Candidate]:
@@ -59,32 +60,15 @@ def translated(problem: Problem) -> Iterator[Candidate]:
     share_bytes = problem.size_bytes / problem.ranks
     most = min(MOST_PLANNED // symmetry.devices, problem.most_transfers // symmetry.devices**2)
     most = max(1, min(most, int(share_bytes // LEAST_CHUNK_BYTES)))
-    spreads = [spread(symmetry, share_bytes, chunks) for chunks in CHUNKS if chunks <= most]
-    least_s = [max(found.time_s, _busy_s(symmetry, found)) for found in spreads]
-    order = np.argsort(least_s, kind="stable").tolist()
-    spreads = [spreads[index] for index in order if least_s[index] <= NEAR * min(least_s)]
-    if not (problem.topology.links.overhead_s.any() or problem.topology.links.gap_s.any()):
-        found = spreads[0]
-        exact = problem.collective != "all_reduce" and len(found.chunk) * symmetry.devices > FEW_TRANSFERS
-        schedule = _schedule(problem.collective, symmetry, found)
-        yield Candidate("translated", schedule, found.time_s if exact else None)
+    counts = [chunks for chunks in CHUNKS if chunks <= most]
+    if problem.topology.links.overhead_s.any() or problem.topology.links.gap_s.any():
+        yield from _in_time(problem, symmetry, counts)
         return
-    # Trees grow as if messages cost their ranks nothing. Where they do cost something, coarser chunks may win, and
-    # messages that arrive at other times than planned must not overtake each other at a receiver.
-    for found in spreads:
-        schedule = _schedule(problem.collective, symmetry, found)
-        yield Candidate("translated", replace(schedule, receive_in_order=True))
-        yield Candidate("translated", schedule)
-
-
-def _busy_s(symmetry: Symmetry, plan: Spread) -> float:
-    """How long a device spends on preparing messages: it sends one for every message of the plan."""
-    sizes = [symmetry.stride(dimension) for dimension in range(len(symmetry.sizes))]
-    costs_s = np.zeros(len(sizes))
-    for lane in symmetry.lanes:
-        costs_s[lane.dimension] = max(lane.overhead_s, lane.gap_s)
-    # A hop changes one coordinate: that of the outermost dimension whose stride is not above its length.
-    return float(costs_s[np.searchsorted(sizes, np.abs(plan.dst - plan.src), side="right") - 1].sum())
+    trees = [spread(symmetry, [share_bytes / chunks] * chunks) for chunks in counts]
+    found = min(trees, key=lambda one: one.time_s)
+    exact = problem.collective != "all_reduce" and len(found.chunk) * symmetry.devices > FEW_TRANSFERS
+    schedule = _schedule(problem.collective, symmetry, found)
+    yield Candidate("translated", schedule, found.time_s if exact else None)
 
 
 def _schedule(collective: str, symmetry: Symmetry, plan: Spread) -> Schedule:
@@ -97,147 +81,61 @@ def _schedule(collective: str, symmetry: Symmetry, plan: Spread) -> Schedule:
     return then(backwards(gather), gathered(symmetry, plan, reverse=True))
 
 
-def spread(symmetry: Symmetry, share_bytes: float, chunks: int) -> Spread:
-    """Grow the trees of device 0's chunks in time."""
-    return _Growth(symmetry, share_bytes / chunks, chunks).run()
+def _in_time(problem: Problem, symmetry: Symmetry, counts: list[int]) -> Iterator[Candidate]:
+    """Schedules whose messages are put in time with their costs, first those of equal chunks."""
+    hops = symmetry.hops()
+    found = sorted(_grown(problem, symmetry, hops, counts, SHAPES[0]), key=_end_s)
+    yield _candidate(problem, symmetry, found[0])
+    near = sorted(one.chunks for one in found if _end_s(one) <= NEAR * _end_s(found[0]))
+    for shape in SHAPES[1:]:
+        found += _grown(problem, symmetry, hops, near, shape)
+    found = sorted(found, key=_end_s)[:CHANGED]
+    yield _candidate(problem, symmetry, found[0])
+    if problem.effort in UNCHANGED or _end_s(found[0]) > NEAR_BOUND * problem.bound().bound_s:
+        return
+    for plan in found:
+        plan.search.run(MESSAGES[0], PLANS[0])
+    best = min(found, key=_end_s)
+    best.search.run(MESSAGES[1] * (1 if problem.ranks <= SMALL else 2), PLANS[1])
+    yield _candidate(problem, symmetry, best)
 
 
-class _Growth:
-    """The state of the growing trees: who has which chunk, which lanes are free, and what waits for each lane."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Grown:
+    """Messages of trees, and the search for their order and the sizes of chunks."""
 
-    def __init__(self, symmetry: Symmetry, chunk_bytes: float, chunks: int) -> None:
-        devices, lanes = symmetry.devices, symmetry.lanes
-        self.chunks = chunks
-        self.takes_s = [chunk_bytes / lane.bandwidth_bytes_per_s for lane in lanes]
-        self.latency_s = [lane.latency_s for lane in lanes]
-        self.has = [[False] * devices for _ in range(chunks)]
-        self.lacking = chunks * (devices - 1)
-        at = np.arange(devices)
-        self.targets: list[list[list[int]]] = []  # by lane and device: where the lane leads
-        self.box: list[list[int]] = []  # by lane and device: the part of the network that faster lanes reach
-        fastest = max(lane.bandwidth_bytes_per_s for lane in lanes)
-        boxes: dict[float, list[int]] = {}
-        for lane in lanes:
-            stride, size = symmetry.stride(lane.dimension), symmetry.sizes[lane.dimension]
-            here = symmetry.coordinates(lane.dimension)
-            to = [at + ((here + offset) % size - here) * stride for offset in lane.offsets]
-            self.targets.append(np.stack(to, axis=1).tolist())
-            bandwidth = lane.bandwidth_bytes_per_s
-            if bandwidth not in boxes:
-                slower = {one.dimension for one in lanes if one.bandwidth_bytes_per_s <= bandwidth}
-                name = sum((symmetry.coordinates(d) * symmetry.stride(d) for d in slower), np.zeros(devices, np.int64))
-                boxes[bandwidth] = name.tolist()
-            self.box.append(boxes[bandwidth])
-        self.reached = [[{0} for _ in range(chunks)] for _ in lanes]  # by lane and chunk: the parts that have it
-        part = _parts(symmetry)
-        self.spare = [
-            math.inf if lane.bandwidth_bytes_per_s == fastest else math.floor(chunks * (part[n][0] - part[n][1]) + 1e-9)
-            for n, lane in enumerate(lanes)
-        ]
-        # What may be sent along a lane: (since when, chunk, source), first into new parts of the network, then
-        # anywhere.
-        self.fresh: list[list[tuple[float, int, int]]] = [[] for _ in lanes]
-        self.other: list[list[tuple[float, int, int]]] = [[] for _ in lanes]
-        self.idle = set(range(len(lanes)))
-        self.rows: list[tuple[float, int, int, int]] = []
-
-    def run(self) -> Spread:
-        events: list[tuple[float, int, int, int]] = []  # time, then a free lane (-1, -1), or chunk and device
-        for chunk in range(self.chunks):
-            self.has[chunk][0] = True
-            self._offer(0.0, chunk, 0)
-        now = last = 0.0
-        while self.lacking:
-            for lane in sorted(self.idle):
-                found = self._next(lane)
-                if found is None:
-                    continue
-                self.idle.discard(lane)
-                chunk, src, dst = found
-                self.rows.append((now, chunk, src, dst))
-                out = now + self.takes_s[lane]
-                last = max(last, out + self.latency_s[lane])
-                heapq.heappush(events, (out, lane, -1, -1))
-                heapq.heappush(events, (out + self.latency_s[lane], lane, chunk, dst))
-            if not events:  # what is left is for lanes that have had their share
-                self.spare = [math.inf] * len(self.spare)
-                continue
-            now = events[0][0]
-            while events and events[0][0] == now:
-                _, lane, chunk, dst = heapq.heappop(events)
-                if chunk < 0:
-                    self.idle.add(lane)
-                else:
-                    self._offer(now, chunk, dst)
-        table = np.array([row[1:] for row in self.rows], np.int64)
-        start_s = np.array([row[0] for row in self.rows])
-        return Spread(self.chunks, table[:, 0], table[:, 1], table[:, 2], start_s, last)
-
-    def _offer(self, now: float, chunk: int, device: int) -> None:
-        """A device has a chunk: every lane may take it from there."""
-        for waiting in self.fresh:
-            heapq.heappush(waiting, (now, chunk, device))
-
-    def _next(self, lane: int) -> tuple[int, int, int] | None:
-        """What the lane takes now: chunk, source and target."""
-        fresh, other, box, reached = self.fresh[lane], self.other[lane], self.box[lane], self.reached[lane]
-        while fresh:
-            entry = fresh[0]
-            _, chunk, src = entry
-            there = reached[chunk]
-            for dst in self.targets[lane][src]:
-                if box[dst] not in there:
-                    return self._take(chunk, src, dst)
-            heapq.heappush(other, heapq.heappop(fresh))
-        while other and self.spare[lane] > 0:
-            _, chunk, src = other[0]
-            has = self.has[chunk]
-            for dst in self.targets[lane][src]:
-                if not has[dst]:
-                    self.spare[lane] -= 1
-                    return self._take(chunk, src, dst)
-            heapq.heappop(other)
-        return None
-
-    def _take(self, chunk: int, src: int, dst: int) -> tuple[int, int, int]:
-        self.has[chunk][dst] = True
-        self.lacking -= 1
-        for box, reached in zip(self.box, self.reached, strict=True):
-            reached[chunk].add(box[dst])
-        return chunk, src, dst
+    chunks: int
+    messages: Messages
+    search: Ordering
 
 
-def _parts(symmetry: Symmetry) -> list[tuple[float, float]]:
-    """How many of a tree's arcs each lane carries if all finish together, and how many of them it must carry.
+def _end_s(grown: _Grown) -> float:
+    assert grown.search.best is not None
+    return grown.search.best.end_s
 
-    In a tree over all devices, any set of dimensions must carry as many arcs as there are boxes of the others, minus
-    one. The set that takes longest for that gets exactly this, and the other lanes share the rest.
-    """
-    sizes, lanes = symmetry.sizes, symmetry.lanes
-    bandwidth = [sum(one.bandwidth_bytes_per_s for one in lanes if one.dimension == d) for d in range(len(sizes))]
-    rest = [d for d in range(len(sizes)) if sizes[d] > 1]
-    arcs = dict.fromkeys(rest, 0.0)
-    boxes = 1  # the product of the dimensions handled so far
 
-    def arcs_a_bandwidth(subset: tuple[int, ...]) -> float:
-        return (math.prod(sizes[d] for d in subset) - 1) / sum(bandwidth[d] for d in subset)
+def _grown(
+    problem: Problem, symmetry: Symmetry, hops: Hops, counts: list[int], shape: tuple[int, float]
+) -> Iterator[_Grown]:
+    """Trees of these numbers of chunks, with smaller ones at the end."""
+    smaller, factor = shape
+    share_bytes = problem.size_bytes / problem.ranks
+    for chunks in counts:
+        sizes = np.ones(chunks)
+        falling = min(smaller, chunks)
+        sizes[chunks - falling :] = factor ** np.arange(1, falling + 1)
+        parts = sizes / sizes.sum()
+        if smaller >= chunks > 1 or (chunks > 1 and parts.min() * share_bytes < LEAST_CHUNK_BYTES):
+            continue
+        trees = spread(symmetry, (parts * share_bytes).tolist())
+        messages, order = messages_of(problem.collective, symmetry, hops, trees)
+        search = Ordering(messages, parts[None, :], order, share_bytes, resizes=chunks > 1)
+        yield _Grown(chunks, messages, search)
 
-    while rest:
-        sets = [subset for length in range(1, len(rest) + 1) for subset in combinations(rest, length)]
-        slowest = max(sets, key=arcs_a_bandwidth)
-        for d in slowest:
-            arcs[d] = boxes * arcs_a_bandwidth(slowest) * bandwidth[d]
-        boxes *= math.prod(sizes[d] for d in slowest)
-        rest = [d for d in rest if d not in slowest]
-    found = []
-    for lane in lanes:
-        slower = {one.dimension for one in lanes if one.bandwidth_bytes_per_s < lane.bandwidth_bytes_per_s}
-        same = {one.dimension for one in lanes if one.bandwidth_bytes_per_s == lane.bandwidth_bytes_per_s}
-        outer = math.prod(sizes[d] for d in slower)
-        must = outer * (math.prod(sizes[d] for d in same) - 1)
-        share = lane.bandwidth_bytes_per_s / sum(bandwidth[d] for d in same)
-        found.append((arcs[lane.dimension] * lane.bandwidth_bytes_per_s / bandwidth[lane.dimension], must * share))
-    return found
+
+def _candidate(problem: Problem, symmetry: Symmetry, grown: _Grown) -> Candidate:
+    assert grown.search.best is not None
+    return Candidate("translated", scheduled(problem.collective, symmetry, grown.messages, grown.search.best))
 
 
 def gathered(symmetry: Symmetry, plan: Spread, *, reverse: bool = False) -> Schedule:
