@@ -48,7 +48,13 @@ def test_trees_are_as_many_as_the_bound_allows_and_take_no_slot_twice(seed: int)
 
 @pytest.mark.parametrize(
     ("network", "count", "depth"),
-    [("torus(4x4, 50GB/s, 1us)", 4, 5), ("mesh(5x5, 50GB/s, 1us)", 2, 8), ("ring(5, 50GB/s, 1us)", 2, 4)],
+    [
+        ("torus(4x4, 50GB/s, 1us)", 4, 5),
+        ("torus(16x4, 50GB/s, 1us)", 4, 11),
+        ("torus(16x16, 50GB/s, 1us)", 4, 18),
+        ("mesh(5x5, 50GB/s, 1us)", 2, 8),
+        ("ring(5, 50GB/s, 1us)", 2, 4),
+    ],
 )
 def test_on_regular_networks_trees_are_hardly_deeper_than_the_network(network: str, count: int, depth: int) -> None:
     hops, trees, _ = trees_of(choreo.get_topology(network), 0)

@@ -138,7 +138,7 @@ def _on(problem: Problem, hops: Hops, division: Division) -> Iterator[Candidate]
     known: tuple[list[Tree] | None, int] = None, 0
     one_way = problem.collective in ("broadcast", "reduce")
     hops_a_chunk = (problem.ranks - 1) * (problem.ranks if shared else 1 if one_way else 2)
-    most = min(problem.most_transfers // 4, MOST_LOOKS / _looks(hops))
+    most = min(problem.most_transfers // (2 if one_way else 4), MOST_LOOKS / _looks(hops))
     for chunks in SHARE_CHUNKS if shared else VECTOR_CHUNKS:
         transfers = chunks * hops_a_chunk
         if chunks > 1 and (size / chunks < LEAST_CHUNK_BYTES or transfers > most):

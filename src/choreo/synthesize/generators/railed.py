@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from choreo.schedule import Schedule, backwards
-from choreo.schedule.weights import BLOCK_WEIGHT, whole_weights
 from choreo.synthesize.network import hops_of
 from choreo.synthesize.problem import Candidate, Problem
 from choreo.synthesize.rails.plan import CHAIN, STAR, SWARM, Columns, Planned, Planner, Shape
@@ -108,10 +107,10 @@ def _candidate(problem: Problem, rails: Rails, plan: Planned) -> Candidate:
     hops = rails.hops
     schedule = Schedule(
         "broadcast",
-        steps_of(plan.tasks, hops, plan.start_s, len(plan.part)),
+        steps_of(plan.tasks, hops, plan.start_s, len(plan.weights)),
         problem.root,
         "railed",
-        whole_weights(plan.part, BLOCK_WEIGHT),
+        plan.weights,
         switches=hops.members - hops.devices,
         receive_in_order=True,
     )

@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from choreo.schedule.weights import whole_weights
 from choreo.synthesize.problem import LEAST_CHUNK_BYTES, Problem
 from choreo.synthesize.rails.rails import Rails, Route, Strand, Tree
 from choreo.synthesize.rails.swarm import swarm
 from choreo.synthesize.timeline import Tasks, in_time
-from choreo.topology.graph import Floats
+from choreo.topology.graph import Floats, Ints
 
 __all__ = ["CHAIN", "STAR", "SWARM", "Columns", "Planned", "Planner", "Shape"]
 
@@ -59,12 +60,12 @@ class Columns:
 
 
 class Planned(NamedTuple):
-    """When a plan ends, its tasks, when each starts, and the part of the vector in each chunk."""
+    """When a plan ends, its tasks, when each starts, and the weight of each chunk."""
 
     end_s: float
     tasks: Tasks
     start_s: Floats
-    part: Floats
+    weights: Ints
 
 
 class _Chunk(NamedTuple):
@@ -92,7 +93,8 @@ class Planner:
         if too_small or shape.pieces * len(self.columns) * self.rails.hops.members > MOST_TASKS:
             return None
         chunks = list(self._in_pieces(parts))
-        part = np.array([chunk.part for chunk in chunks])
+        weights = whole_weights(np.array([chunk.part for chunk in chunks]))
+        part = weights / weights.sum()
         due_s = np.cumsum(part) * self.bound_s
         lengths = np.array([len(chunk.strand.hop) for chunk in chunks])
         first = np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -117,7 +119,7 @@ class Planner:
             )
         found = [in_time(tasks, self.rails.hops, planned_s=order) for order in orders]
         start, end = min(found, key=lambda one: one[1])
-        return Planned(end, tasks, start, part)
+        return Planned(end, tasks, start, weights)
 
     def again(self, plan: Planned, times: int) -> Iterator[Planned]:
         """The plan, and then again with messages prepared in the order in which they started: ranks prepare them so."""

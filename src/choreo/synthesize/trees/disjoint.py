@@ -16,6 +16,7 @@ import heapq
 import numpy as np
 
 from choreo.synthesize.network import Hops
+from choreo.synthesize.trees.shallow import shallower
 from choreo.topology.graph import Floats, Ints
 
 __all__ = ["disjoint_trees"]
@@ -50,7 +51,7 @@ def disjoint_trees(hops: Hops, root: int, hop_s: Floats, s_a_byte: float) -> lis
             break
         growth = _Growth(hops, root, slots, trees)
         if all(growth.can_complete(device) for device in range(hops.members)):
-            return growth.run(hop_s)
+            return shallower(growth.run(hop_s), hops, root, hop_s, slots)
     return []
 
 
