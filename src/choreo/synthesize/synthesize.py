@@ -21,6 +21,7 @@ from choreo.simulate.jobs import Job, Placed, placed
 from choreo.simulate.packets.limited import packet_time_within
 from choreo.synthesize.generators.annealed import annealed
 from choreo.synthesize.generators.exact import exact
+from choreo.synthesize.generators.forested import forested
 from choreo.synthesize.generators.greedy import greedy
 from choreo.synthesize.generators.layered import layered
 from choreo.synthesize.generators.library import busiest_link_s, library
@@ -48,7 +49,18 @@ ALMOST = 1.001
 # The shares with the least bound may leave ports no slack, so less uneven and equal shares are tried too.
 EVENER = (0.7, 0.5)
 # In this order; of equally fast schedules the first wins.
-GENERATORS: tuple[Generator, ...] = (translated, overlapped, railed, packed, routed, matched, layered, greedy, annealed)
+GENERATORS: tuple[Generator, ...] = (
+    translated,
+    overlapped,
+    railed,
+    packed,
+    routed,
+    matched,
+    layered,
+    greedy,
+    forested,
+    annealed,
+)
 # The most schedules that are refined, all of them no slower than the best by more than this factor.
 REFINED, NEARLY = 6, 1.15
 # Efforts with which nothing is refined: that takes seconds.

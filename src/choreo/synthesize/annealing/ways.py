@@ -16,7 +16,7 @@ from choreo.synthesize.symmetry import Symmetry
 from choreo.topology import Topology
 from choreo.topology.graph import Floats, Ints
 
-__all__ = ["Ways"]
+__all__ = ["Ways", "lanes_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +47,7 @@ class Ways:
         devices = np.arange(topology.num_devices)
         here = np.zeros(len(devices) - 1, np.int64)
         routes = topology.routes(here, devices[1:])
-        lane_of, width = _lanes(topology, symmetry)
+        lane_of, width = lanes_of(topology, symmetry)
         # Every link of a lane carries as much as all devices' messages put on the lane together, divided by its links.
         way = np.repeat(np.arange(len(here)), np.diff(routes.offsets))
         load = np.zeros((len(here), len(width)))
@@ -72,7 +72,7 @@ class Ways:
         )
 
 
-def _lanes(topology: Topology, symmetry: Symmetry) -> tuple[Ints, Floats]:
+def lanes_of(topology: Topology, symmetry: Symmetry) -> tuple[Ints, Floats]:
     """The lane of each link, and each lane's bandwidth: links of a dimension that lead equally far are images."""
     links, dimension = topology.links, topology.dimension_of_links()
     inside = np.maximum(links.src, links.dst) < topology.num_devices
