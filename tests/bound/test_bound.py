@@ -387,9 +387,8 @@ def test_the_lighter_cut_may_take_longer() -> None:
     network = "switch(8, 1GB/s, 1us) x switch(2, 1GB/s, 50us)"
     long, short = (bound("all_gather", network, size) for size in ("16MB", "16KB"))
     assert long.crossing_latency_s == pytest.approx((2e-6 + 100e-6) / 2)  # the mean over the two links into a device
-    # A share leaves its device in half a microsecond, over both links. By the rail it reaches one of the seven that are
-    # farthest 102 us later, and then all of them by ways as fast; by the switch one, and the others 2 us later.
-    assert short.crossing_latency_s == pytest.approx(102e-6 + (7 / 8 - 1 / 2) * 1e-6)
+    # The eight shares of the other server come by the device's own rail after 100 us, and through its switch after 102.
+    assert short.crossing_bound_s == pytest.approx((8 + 100 + 102) / 2 * 1e-6, rel=1e-5)
 
 
 @pytest.mark.parametrize("collective", ["broadcast", "reduce", "all_reduce"])
@@ -399,6 +398,13 @@ def test_what_comes_late_over_one_link_cannot_use_the_next_before(collective: st
     assert found.bound_s == pytest.approx((39 + 8 * 102 + 5 * 104) / 13 * 1e-6, rel=1e-5)
     costly = "switch(8, 9GB/s, 1us, overhead=1us) x switch(2, 4GB/s, 50us, overhead=5us)"
     assert bound(collective, costly, 39000, devices=[0, 15]).bound_s >= (found.bound_s + 10e-6) * (1 - 1e-5)
+
+
+@pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter"])
+def test_shares_of_another_server_come_late_over_all_links(collective: str) -> None:
+    """Eight shares: 4 GB/s by a device's own rail take 100 us, and 9 through its switch 102."""
+    found = bound(collective, "switch(8, 9GB/s, 1us) x switch(2, 4GB/s, 50us)", 16 * 13000)
+    assert found.bound_s == pytest.approx((8 * 13 + 4 * 100 + 9 * 102) / 13 * 1e-6, rel=1e-5)
 
 
 def test_what_binds_is_named() -> None:
