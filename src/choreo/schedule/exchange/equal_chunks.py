@@ -1,8 +1,9 @@
 """Split chunks of different sizes into equal ones, because other tools' files have one chunk size.
 
-A block is split into N equal parts, and every chunk becomes one or more of them. N is the smallest power of two at
-which no chunk is off by more than `TOLERANCE` of its size, or of half the mean chunk size if that is larger: errors in
-the smallest chunks matter little. Chunks of no size are left out. The order of the steps stays the same.
+A block is split into N equal parts, and every chunk becomes one or more of them. N is the number of chunks, or the
+smallest power of two, at which no chunk is off by more than `TOLERANCE` of its size, or of half the mean chunk size if
+that is larger: errors in the smallest chunks matter little. If there is no such N, the one at which the least data is
+in the wrong chunk is taken. Chunks of no size are left out. The order of the steps stays the same.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from choreo.errors import RefusedError
 from choreo.schedule.schedule import Schedule
 from choreo.schedule.steps import Steps
 from choreo.schedule.transfers import IntColumn
+from choreo.schedule.weights import Floats
 
 __all__ = ["equal_chunks"]
 
@@ -53,19 +55,28 @@ def equal_chunks(schedule: Schedule, most_chunks: int | None = None) -> Schedule
 def _parts(blocks: IntColumn, most: int) -> IntColumn:
     """The number of parts of each chunk of each block. Every block has the same number of parts, at most `most`."""
     share = blocks / blocks.sum(axis=1, keepdims=True)
-    cut = (blocks > 0).sum(axis=1, keepdims=True)
-    allowed = TOLERANCE * np.maximum(share, 0.5 / cut)
-    total = 1 << (int(cut.max()) - 1).bit_length()
-    while True:
-        parts: IntColumn = np.maximum(blocks > 0, np.floor(share * total).astype(np.int64))
-        for row, wanted in zip(parts, share * total, strict=True):
-            while row.sum() != total:  # add one where the shortfall is largest, or take one where the excess is
-                off = wanted - row
-                if row.sum() < total:
-                    row[np.argmax(off)] += 1
-                else:
-                    row[np.argmin(np.where(row > 1, off, np.inf))] -= 1
-        exact = (np.abs(parts - share * total) <= allowed * total).all()
-        if exact or 2 * total > most:
+    chunks = int((blocks > 0).sum(axis=1).max())
+    allowed = TOLERANCE * np.maximum(share, 0.5 / (blocks > 0).sum(axis=1, keepdims=True))
+    powers = [1 << n for n in range((chunks - 1).bit_length(), most.bit_length())]
+    tried: list[tuple[float, int, IntColumn]] = []
+    for total in (chunks, *(power for power in powers if chunks < power <= most)):
+        parts = _rounded(share * total)
+        wrong = np.abs(parts / total - share)
+        if (wrong <= allowed).all():
             return parts
-        total *= 2
+        tried.append((float(wrong.sum()), total, parts))
+    return min(tried, key=lambda one: one[:2])[2]
+
+
+def _rounded(wanted: Floats) -> IntColumn:
+    """Whole numbers of parts with the same sum in each row; a chunk that has a size gets one at least."""
+    parts: IntColumn = np.maximum(wanted > 0, np.floor(wanted).astype(np.int64))
+    for row, exact in zip(parts, wanted, strict=True):
+        total = round(float(exact.sum()))
+        while row.sum() != total:  # add one where the shortfall is largest, or take one where the excess is
+            off = exact - row
+            if row.sum() < total:
+                row[np.argmax(off)] += 1
+            else:
+                row[np.argmin(np.where(row > 1, off, np.inf))] -= 1
+    return parts
