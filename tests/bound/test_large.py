@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+import choreo
 from choreo.bound import bound
 from choreo.topology import Links, compose, get_topology, graph
 from tests.oracles.bound import fraction
@@ -62,3 +63,15 @@ def test_large_graphs_are_bounded_by_the_cuts_around_devices() -> None:
     assert found.latency_bound_s == pytest.approx(1500e-6)
     many = get_topology(" x ".join(["ring(2)"] * 12))
     assert bound("all_gather", many, 1).fraction_per_GBps == Fraction(4095, 12)
+
+
+@pytest.mark.parametrize(
+    ("network", "optimum"), [("torus(8x8, 50GB/s, 1us)", 7 / 8), ("torus(4x4x4, 50GB/s, 1us)", 3 / 4)]
+)
+def test_a_send_recv_of_many_ranks_is_bounded_by_prices_of_links(network: str, optimum: float) -> None:
+    """Cuts alone prove half of what the best flow takes on the torus of 8 x 8."""
+    found = bound("send_recv", network, "64MiB")
+    assert found.proof == "prices" and not found.exact
+    assert 0.98 * optimum < found.bandwidth_bound_s / (64 * 2**20 / 50e9) <= optimum * (1 + 1e-9)
+    direct = choreo.build("send_recv", "direct", 64)
+    assert choreo.simulate(direct, network, "64MiB").time_s >= found.bound_s

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from choreo.bound import Bound, bound
 from choreo.bound.cuts import Question, best_group, heaviest_cut
-from choreo.bound.demands import Everybody
+from choreo.bound.demands import Everybody, Pairs
 from choreo.bound.flow import Arcs, minimum_cut
 from choreo.bound.flow_network import FlowNetwork
 from choreo.bound.partitions import best_boxes, search
-from choreo.bound.prices import Traffic, solve
+from choreo.bound.prices import Traffic, solve, solve_by_paths
 from choreo.bound.product import Product, answer
 from choreo.bound.traffic import traffic_bound
 from choreo.collectives import COLLECTIVES
@@ -258,6 +258,22 @@ def test_all_to_all_takes_what_its_slowest_dimension_takes(topology: Topology) -
     assert found.exact
     assert found.ratio >= searched.ratio
     assert float(found.ratio) == pytest.approx(float(searched.ratio), rel=1e-9)
+
+
+@settings(max_examples=60)
+@given(networks(joined=True), st.data())
+def test_prices_of_paths_prove_no_more_than_the_best_prices_and_hardly_less(
+    topology: Topology, data: st.DataObject
+) -> None:
+    device = st.integers(0, topology.num_devices - 1)
+    some = data.draw(st.lists(st.tuples(device, device, st.integers(0, 3)), min_size=1, max_size=6))
+    assume(any(src != dst and units for src, dst, units in some))
+    demand = Pairs(topology.num_devices, *np.array(some, np.int64).T)
+    network = FlowNetwork.of_topology(topology)
+    best = solve(network, demand, Traffic(Fraction(0)))
+    found = solve_by_paths(network, demand, Traffic(Fraction(0)))
+    assert found.ratio <= best.ratio
+    assert float(found.ratio) >= 0.98 * float(best.ratio)
 
 
 @settings(max_examples=100)

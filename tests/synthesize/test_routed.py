@@ -49,6 +49,14 @@ def test_a_send_recv_takes_all_ways(network: str) -> None:
     assert found.library is not None and found.library["efficiency"] < 0.9
 
 
+def test_a_send_recv_of_many_ranks_takes_all_ways_too() -> None:
+    network = "torus(8x8, 50GB/s, 1us, overhead=100ns)"
+    found = search("send_recv", network, "64MiB", effort="low")
+    choreo.prove(found.schedule)
+    assert found.generator == "routed" and found.efficiency > 0.97
+    assert found.library is not None and found.library["efficiency"] < 0.9
+
+
 def test_a_send_recv_of_uneven_blocks_goes_through_relays() -> None:
     found = search("send_recv", "dgx-1", "1GiB", ranks=[4, 0, 5, 1, 7], shares=[1, 0, 2, 3, 1])
     choreo.prove(found.schedule)

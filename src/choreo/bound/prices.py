@@ -19,13 +19,15 @@ from fractions import Fraction
 
 import numpy as np
 
-from choreo.bound.demands import Demand
+from choreo.bound.demands import Demand, Pairs
 from choreo.bound.flow_network import FlowNetwork, shortest_ways
 from choreo.topology.graph import Bools, Floats, Ints
 
-__all__ = ["Traffic", "can_solve", "solve"]
+__all__ = ["Traffic", "can_solve", "can_spread", "solve", "solve_by_paths"]
 
 MOST_VARIABLES = 10_000
+# The most nodes and pairs whose traffic is spread over paths.
+MOST_SPREAD, MOST_PAIRS = 512, 256
 MOST_NODES = 256
 NARROWEST = 1e-6  # of the widest link; below it the solver's numbers are unreliable
 FINEST = 10**4  # the largest denominator tried for one of the solver's numbers
@@ -63,6 +65,31 @@ def solve(network: FlowNetwork, demand: Demand, known: Traffic) -> Traffic:
     found = [known, *_balls(network, demand, away), Traffic(_proved(network, demand, prices, away), prices=prices)]
     best = max(found, key=lambda traffic: traffic.ratio)  # the first of equals: a cut rather than prices
     return replace(best, exact=_meets(network, demand, flow, best.ratio))
+
+
+def can_spread(network: FlowNetwork, demand: Pairs) -> bool:
+    """Whether its traffic is spread over paths in a second or two."""
+    return network.nodes <= MOST_SPREAD and len(demand.src) <= MOST_PAIRS and network.relative.min() > NARROWEST
+
+
+def solve_by_paths(network: FlowNetwork, demand: Pairs, known: Traffic) -> Traffic:
+    """A bound by the prices that column generation over paths ends with, if it is better than a known one."""
+    from scipy.sparse import csr_array, diags_array
+
+    from choreo.bound.paths import Arcs, spread
+
+    away = (demand.src != demand.dst) & (demand.units > 0)
+    if not away.any():
+        return known
+    alone = csr_array(diags_array(np.ones(len(network.src))))
+    pairs = list(zip(demand.src[away].tolist(), demand.dst[away].tolist(), strict=True))
+    arcs = Arcs(network.nodes, network.src, network.dst, alone, network.relative)
+    found = spread(arcs, pairs, demand.units[away].astype(np.float64))
+    if found is None or not found.price.max():
+        return known
+    prices = _whole(found.price)
+    ways = shortest_ways(network, prices.astype(np.float64))
+    return max(known, Traffic(_proved(network, demand, prices, ways), prices=prices), key=lambda one: one.ratio)
 
 
 def _proved(network: FlowNetwork, demand: Demand, prices: Ints, away: Floats) -> Fraction:

@@ -19,7 +19,7 @@ from choreo.bound.cuts import capacities, divided
 from choreo.bound.demands import Demand, Everybody, Pairs
 from choreo.bound.flow_network import FlowNetwork
 from choreo.bound.kinds import has_fabric, telling_cuts
-from choreo.bound.prices import Traffic, can_solve, solve
+from choreo.bound.prices import Traffic, can_solve, can_spread, solve, solve_by_paths
 from choreo.bound.product import MOST_FAMILIES, Product
 from choreo.topology import Block, Topology
 from choreo.topology.graph import Bools, Ints
@@ -39,8 +39,11 @@ def traffic_bound(network: FlowNetwork, product: Product, demand: Demand) -> Tra
     best = max((*known, *traffic_cuts(network, product, demand)), key=_ratio)
     if can_solve(network, demand):
         return solve(network, demand, best)
-    if isinstance(demand, Pairs) and best.ratio >= _routed(product.topology, demand):
-        return replace(best, exact=True)
+    if isinstance(demand, Pairs):
+        if best.ratio >= _routed(product.topology, demand):
+            return replace(best, exact=True)
+        if can_spread(network, demand):
+            return solve_by_paths(network, demand, best)
     return best
 
 

@@ -14,9 +14,10 @@ from itertools import product
 
 import numpy as np
 from scipy.optimize import linprog
-from scipy.sparse import coo_matrix, csr_matrix, hstack, kron
+from scipy.sparse import coo_matrix, csr_array, csr_matrix, hstack, kron
 from scipy.sparse.csgraph import dijkstra
 
+from choreo.bound.paths import Arcs, spread
 from choreo.schedule import Schedule, Steps, backwards
 from choreo.schedule.weights import block_weight, whole_weights
 from choreo.synthesize.network import Hops
@@ -30,8 +31,9 @@ __all__ = ["routed"]
 
 # The most chunks of the largest block.
 CHUNKS = (1, 4, 16, 64, 256, 512)
-# The most variables of the linear program. A send_recv gains less from it where it is large, as on tori.
-MOST_VARIABLES = {"all_to_all": 60_000, "send_recv": 12_000, "scatter": 60_000, "gather": 60_000}
+KINDS = ("all_to_all", "send_recv", "scatter", "gather")
+# The most variables of the linear program with a commodity for each source, and the most ranks that send to their next.
+MOST_VARIABLES, MOST_SENDERS = 60_000, 320
 # The most relays (devices without a rank).
 MOST_RELAYS = 256
 # A flow below this fraction of a block is a rounding error of the solver.
@@ -53,7 +55,7 @@ class _Path:
 
 def routed(problem: Problem) -> Iterator[Candidate]:
     """All_to_all and send_recv by multicommodity flow; scatter and gather by the flow of their root."""
-    if problem.collective not in MOST_VARIABLES or problem.ranks < 2:
+    if problem.collective not in KINDS or problem.ranks < 2:
         return
     everywhere = problem.collective == "all_to_all"
     symmetry = symmetry_of(problem.topology) if everywhere and problem.weights is None and problem.in_order else None
@@ -64,7 +66,8 @@ def routed(problem: Problem) -> Iterator[Candidate]:
     if problem.collective == "gather":
         hops = hops.turned()
     sources = [problem.root] if problem.root is not None else list(range(problem.ranks if symmetry is None else 1))
-    if len(sources) * len(hops) > MOST_VARIABLES[problem.collective]:
+    to_next = problem.collective == "send_recv"
+    if (problem.ranks > MOST_SENDERS) if to_next else (len(sources) * len(hops) > MOST_VARIABLES):
         return
     traffic = _traffic(problem, sources)
     demand, totals = traffic.demand, traffic.totals
@@ -73,9 +76,8 @@ def routed(problem: Problem) -> Iterator[Candidate]:
         yield Candidate("routed", replace(nothing, weights=totals))
         return
     for loads in (hops.with_busy_ports(), hops) if hops.leave_room else (hops,):
-        flow = _flows(loads, sources, demand)
-        last_s = float((loads.load @ flow.sum(axis=0) / loads.capacity).max()) * traffic.mean_bytes
-        for schedule in _along(traffic, hops, flow, last_s, symmetry):
+        paths = _to_next(loads, traffic) if to_next else _from_sources(loads, traffic)
+        for schedule in _along(traffic, hops, paths, symmetry):
             yield Candidate("routed", settled(schedule, problem, relays))
 
 
@@ -113,14 +115,36 @@ def _traffic(problem: Problem, sources: Sequence[int]) -> _Traffic:
     return _Traffic(problem, sources, totals, demand)
 
 
-def _along(traffic: _Traffic, hops: Hops, flow: Floats, last_s: float, symmetry: Symmetry | None) -> Iterator[Schedule]:
-    """Schedules along a flow, cut into more and more chunks while that helps."""
-    problem, totals, mean_bytes = traffic.problem, traffic.totals, traffic.mean_bytes
-    paths = [
+def _from_sources(hops: Hops, traffic: _Traffic) -> list[_Path]:
+    """Paths along the flow of each source to all others."""
+    flow = _flows(hops, traffic.sources, traffic.demand)
+    return [
         _Path(traffic.block(row, target), part, way)
         for row, source in enumerate(traffic.sources)
         for target, part, way in _paths(hops, source, traffic.demand[row], flow[row])
     ]
+
+
+def _to_next(hops: Hops, traffic: _Traffic) -> list[_Path]:
+    """Paths from each rank to the next, which are found one by one: there are few pairs, but as many sources."""
+    source, target = np.nonzero(traffic.demand)
+    units = traffic.demand[source, target]
+    arcs = Arcs(hops.members, hops.src, hops.dst, csr_array(hops.load), hops.capacity)
+    found = spread(arcs, list(zip(source.tolist(), target.tolist(), strict=True)), units)
+    if found is None:
+        raise UnsolvedError("paths")
+    part = np.where(found.units > LEAST_FLOW * units[found.pair], found.units, 0.0)
+    part /= np.bincount(found.pair, part)[found.pair]
+    return [_Path(int(source[found.pair[one]]), float(part[one]), found.ways[one]) for one in np.flatnonzero(part)]
+
+
+def _along(traffic: _Traffic, hops: Hops, paths: Sequence[_Path], symmetry: Symmetry | None) -> Iterator[Schedule]:
+    """Schedules along paths, cut into more and more chunks while that helps."""
+    problem, totals, mean_bytes = traffic.problem, traffic.totals, traffic.mean_bytes
+    crossed = np.zeros(len(hops))
+    for path in paths:
+        crossed[list(path.hops)] += path.part * totals[path.block] / totals.mean()
+    last_s = float((hops.load @ crossed / hops.capacity).max()) * mean_bytes
     copies = problem.ranks if symmetry is not None else 1
     togethers = (False, True) if hops.send_busy_s.any() else (False,)
     best = np.inf
