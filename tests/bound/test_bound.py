@@ -292,6 +292,12 @@ def test_empty_blocks_travel_nowhere(collective: str, weights: list[int], latenc
     assert found.bound_s < latency + 1e-6
 
 
+def test_nothing_takes_no_time_without_latencies() -> None:
+    for collective in COLLECTIVES:
+        found = bound(collective, "torus(3x3, 10GB/s, 0ns)", 0, root=0 if COLLECTIVES[collective].rooted else None)
+        assert found.bound_s == 0
+
+
 def test_it_is_the_function_of_its_folder() -> None:
     assert choreo.bound is bound
     assert choreo.Bound is Bound

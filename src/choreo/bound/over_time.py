@@ -133,7 +133,7 @@ class OverTime:
 
     def least_s(self, unit_bytes: float, known_s: float) -> float:
         """The least time in which everything gets where it must, or `known_s` if that is enough."""
-        for paths in self.paths:
+        for paths in self.paths if unit_bytes > 0 else ():
             known_s = paths.least_s(unit_bytes, known_s)
         return known_s
 
