@@ -1,4 +1,4 @@
-"""Schedules in other tools' files: MSCCL's XML, MSCCL++'s execution plans, SCCL's algorithms.
+"""Schedules in other tools' files: MSCCL's XML, MSCCL++'s execution plans, SCCL's algorithms, TE-CCL's results.
 
 The format is detected from the file's content. Reading a file executes its program symbolically; what the program does
 to the data becomes the schedule, whatever buffers, channels and fused instructions it uses. `program` is what the
@@ -66,6 +66,10 @@ def _reader(content: bytes) -> Callable[[bytes], Schedule] | None:
         from choreo.schedule.exchange.sccl import read_sccl
 
         return read_sccl
+    if bytes(found.flows) or bytes(found.flows_too):
+        from choreo.schedule.exchange.teccl import read_teccl
+
+        return read_teccl
     return None
 
 
@@ -74,3 +78,5 @@ class _Kind(msgspec.Struct):
 
     gpus: msgspec.Raw = msgspec.Raw()
     msccl_type: object = None
+    flows: msgspec.Raw = msgspec.field(name="7-Flows", default=msgspec.Raw())
+    flows_too: msgspec.Raw = msgspec.field(name="6-Flows", default=msgspec.Raw())
