@@ -228,7 +228,7 @@ def schedule_options(ranks: Option = ranks_option) -> Option:
             "--schedule",
             type=click.Path(path_type=Path),
             metavar="FILE",
-            help="Use a schedule file instead: .json, .npz, or one of MSCCL, MSCCL++ or SCCL.",
+            help="Use a schedule file instead: .json, .npz, or one of MSCCL, MSCCL++, SCCL or TE-CCL.",
         ),
         load_option,
     )
