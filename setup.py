@@ -42,7 +42,7 @@ setup(
         Extension(
             "choreo.synthesize._core",
             ["src/choreo/synthesize/core/module.c"],
-            depends=sorted(map(str, Path("src/choreo/synthesize/core").glob("*.h"))),
+            depends=sorted(map(str, Path("src/choreo/synthesize/core").rglob("*.h"))),
             # Times must have the same bits as in Python.
             extra_compile_args=["-O3", "-ffp-contract=off"],
             optional=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -33,6 +34,7 @@ from choreo.synthesize.generators.routed import routed
 from choreo.synthesize.generators.translated import translated
 from choreo.synthesize.problem import Candidate, Generator, Problem, UnsolvedError, read_problem
 from choreo.synthesize.refined import refined
+from choreo.synthesize.rerouted import rerouted
 from choreo.synthesize.shares import evener
 from choreo.topology import Topology
 from choreo.topology.graph import Floats
@@ -61,9 +63,9 @@ GENERATORS: tuple[Generator, ...] = (
     forested,
     annealed,
 )
-# The most schedules that are refined, all of them no slower than the best by more than this factor.
-REFINED, NEARLY = 6, 1.15
-# Efforts with which nothing is refined: that takes seconds.
+# The most schedules that are rerouted and refined, all of them no slower than the best by more than this factor.
+IMPROVED, NEARLY = 6, 1.15
+# Efforts with which nothing is rerouted or refined: that takes seconds.
 UNREFINED = ("fast", "low")
 # Generators that solve no linear programs and do not try hundreds of schedules.
 FAST: tuple[Generator, ...] = (translated, greedy)
@@ -281,11 +283,13 @@ def _searched(problem: Problem, started: float) -> Synthesis:
             tried += _timed(problem, exact, math.inf)
         elif best_s > enough_s:
             tried += _timed(problem, generator, best_s, enough_s)
-    best_s = min((one.time_s for one in tried), default=math.inf)
-    if best_s > enough_s and problem.effort not in UNREFINED:
-        tried += _timed(problem, lambda given: refined(given, _worth_refining(tried, best_s)), best_s)
+    for improve in (rerouted, refined) if problem.effort not in UNREFINED else ():
+        best_s = min((one.time_s for one in tried), default=math.inf)
+        if best_s > enough_s:
+            best = _worth_improving(tried, best_s)
+            tried += _timed(problem, functools.partial(improve, candidates=best), best_s, enough_s)
     tried.sort(key=lambda one: one.time_s)
-    best = min(of_library, key=lambda one: one.time_s, default=None)
+    best_of_library = min(of_library, key=lambda one: one.time_s, default=None)
     for one in tried:
         try:
             prove(one.candidate.schedule)
@@ -296,7 +300,7 @@ def _searched(problem: Problem, started: float) -> Synthesis:
             one.candidate.schedule.named("synthesized"),
             one.candidate.generator,
             one.time_s,
-            best,
+            best_of_library,
             time.process_time() - started,
             min((other for other in tried if other.candidate.proved), key=lambda other: other.time_s, default=None),
         )
@@ -306,13 +310,13 @@ def _searched(problem: Problem, started: float) -> Synthesis:
     )
 
 
-def _worth_refining(tried: Sequence[_Timed], best_s: float) -> list[Candidate]:
+def _worth_improving(tried: Sequence[_Timed], best_s: float) -> list[Candidate]:
     """The best schedule of each generator and number of chunks, if it is nearly as fast as the best of all."""
     kinds: dict[tuple[str, int], _Timed] = {}
     for one in sorted(tried, key=lambda one: one.time_s):
         if one.time_s <= NEARLY * best_s:
             kinds.setdefault((one.candidate.generator.split()[0], one.candidate.schedule.num_chunks), one)
-    return [one.candidate for one in list(kinds.values())[:REFINED]]
+    return [one.candidate for one in list(kinds.values())[:IMPROVED]]
 
 
 def _timed(problem: Problem, generator: Generator, best_s: float, enough_s: float = -1.0) -> Iterator[_Timed]:
