@@ -11,6 +11,7 @@ import choreo
 from choreo.errors import UsageError
 from choreo.synthesize import search
 from choreo.synthesize.shares import best_shares
+from choreo.topology import Links, compose, graph
 from tests.helpers.cli import fine, mistake, record
 
 SWITCH = "switch(4, 100GB/s, 1us)"
@@ -89,3 +90,20 @@ def test_where_equal_shares_are_faster_they_are_found() -> None:
     found = search("all_gather", network, 65536, shares="auto", effort="low")
     assert (best_shares("all_gather", network, np.arange(8)) != 1 / 8).any()
     assert found.shares is None and found.time_s == even.time_s
+
+
+def test_a_large_block_is_cut_finely_enough() -> None:
+    """A rank behind narrow links keeps half of the data: as many chunks as suit equal blocks would be too few."""
+    rng = np.random.default_rng(100)
+    pairs = {(int(rng.integers(child)), child) for child in range(1, 11)}
+    while len(pairs) < 22:
+        here, there = sorted(rng.choice(11, 2, replace=False).tolist())
+        pairs.add((here, there))
+    src, dst = np.array(sorted(pairs)).T
+    width = 25e9 * rng.choice([1, 2, 4], len(src))
+    ends = np.concatenate((src, dst)), np.concatenate((dst, src))
+    network = compose("random", [graph(11, Links(*ends, np.tile(width, 2), np.full(44, 1e-6)))])
+    found = search("all_gather", network, "1GiB", shares="auto", effort="low")
+    choreo.prove(found.schedule)
+    assert found.shares is not None and max(found.shares) > 0.4
+    assert found.efficiency > 0.95

@@ -5,6 +5,7 @@ What is changed is put in time by list scheduling, and whatever ends no later is
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,6 +24,8 @@ SOME, MOVED = 0.05, 0.1
 OFTEN, RESIZED = 0.4, 0.3
 # How often messages that wait for the same hop become one, or no longer do.
 TOGETHER = 0.1
+# After so many changes that gain less than this fraction of the time, no more are tried.
+IDLE, HARDLY = 2000, 1e-4
 # How often a plan is made again in the order of its starts.
 AGAIN = 3
 
@@ -69,9 +72,15 @@ class Ordering:
         self.best = None if first is None else self._settled(first)
 
     def run(self, most_messages: int, most_plans: int) -> None:
-        """Try changes."""
+        """Try changes, as long as some of them help."""
+        idle, least_s = 0, math.inf
         for _ in range(min(most_plans, most_messages // len(self.messages))):
             assert self.best is not None
+            if self.best.end_s < least_s * (1 - HARDLY):
+                idle, least_s = 0, self.best.end_s
+            idle += 1
+            if idle > IDLE:
+                break
             together = self.best.together != (self.rng.random() < TOGETHER)
             found = self._planned(*self._changed(self.best), together=together)
             if found is not None and found.end_s <= self.best.end_s:

@@ -26,7 +26,7 @@ from choreo.topology.graph import Floats
 __all__ = ["packed"]
 
 # The most chunks per share, or per vector of a rooted collective.
-SHARE_CHUNKS = (1, 2, 4, 8, 16, 32, 64, 128)
+SHARE_CHUNKS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 VECTOR_CHUNKS = (1, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072)
 # With more devices packing takes too long: where every device may be a root, and where one is.
 MOST_DEVICES, MOST_DEVICES_ONE_ROOT = 80, 320

@@ -42,7 +42,7 @@ NEAR = 1.1
 CHANGED, MESSAGES, PLANS = 4, (1 << 19, 3 << 21), (4000, 20000)
 # On more devices than these, which may take longer, twice as many.
 SMALL = 32
-# Plans that take longer than the bound by this factor are not changed: that gains a few hundredths.
+# Plans that take longer than the bound by this factor are not improved: that gains a few hundredths.
 NEAR_BOUND = 1.15
 # Efforts with which nothing is changed: that takes seconds.
 UNCHANGED = ("fast", "low")
@@ -86,12 +86,14 @@ def _in_time(problem: Problem, symmetry: Symmetry, counts: list[int]) -> Iterato
     hops = symmetry.hops()
     found = sorted(_grown(problem, symmetry, hops, counts, SHAPES[0]), key=_end_s)
     yield _candidate(problem, symmetry, found[0])
+    if _end_s(found[0]) > NEAR_BOUND * problem.bound().bound_s:
+        return
     near = sorted(one.chunks for one in found if _end_s(one) <= NEAR * _end_s(found[0]))
     for shape in SHAPES[1:]:
         found += _grown(problem, symmetry, hops, near, shape)
     found = sorted(found, key=_end_s)[:CHANGED]
     yield _candidate(problem, symmetry, found[0])
-    if problem.effort in UNCHANGED or _end_s(found[0]) > NEAR_BOUND * problem.bound().bound_s:
+    if problem.effort in UNCHANGED:
         return
     for plan in found:
         plan.search.run(MESSAGES[0], PLANS[0])

@@ -23,8 +23,6 @@ __all__ = ["messages_of", "scheduled"]
 
 def messages_of(collective: str, symmetry: Symmetry, hops: Hops, trees: Spread) -> tuple[Messages, Floats]:
     """The messages for device 0's share, and an order for them; `hops` are those of the symmetry."""
-    number = np.full((symmetry.devices,) * 2, -1)
-    number[hops.src[::-1], hops.dst[::-1]] = np.arange(len(hops))[::-1]
     parts = []
     if collective != "all_gather":
         # From the leaves to device 0, the last first.
@@ -37,9 +35,18 @@ def messages_of(collective: str, symmetry: Symmetry, hops: Hops, trees: Spread) 
     src, dst, chunk, order = (np.concatenate([part[n] for part in parts]) for n in range(4))
     reduce = np.repeat([part[4] for part in parts], len(trees.chunk))
     count = len(src)
-    tasks = Tasks(number[src, dst], chunk, np.zeros(count), reduce, _before(src, dst, chunk, reduce), np.zeros(count))
+    used, hop = _used(symmetry, hops, src, dst)
+    tasks = Tasks(hop, chunk, np.zeros(count), reduce, _before(src, dst, chunk, reduce), np.zeros(count))
     chunks = csr_matrix((np.ones(count), (np.arange(count), chunk)), shape=(count, trees.chunks))
-    return Messages(tasks, hops, chunks, np.zeros((0, 2), np.int64)), order
+    return Messages(tasks, used, chunks, np.zeros((0, 2), np.int64)), order
+
+
+def _used(symmetry: Symmetry, hops: Hops, src: Ints, dst: Ints) -> tuple[Hops, Ints]:
+    """The hops between these ends alone, which may be few, and which of them each message takes."""
+    number = np.full((symmetry.devices,) * 2, -1)
+    number[hops.src[::-1], hops.dst[::-1]] = np.arange(len(hops))[::-1]
+    some, hop = np.unique(number[src, dst], return_inverse=True)
+    return hops.keeping(np.isin(np.arange(len(hops)), some)), hop
 
 
 def _before(src: Ints, dst: Ints, chunk: Ints, reduce: Ints) -> Ints:
