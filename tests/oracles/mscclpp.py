@@ -1,4 +1,4 @@
-"""An interpreter of MSCCL++ execution plans, of the operations that put, copy, add, signal and wait.
+"""An interpreter of MSCCL++ execution plans, of the operations that put, copy, add, signal, wait and meet.
 
 Written from the executor's rules: the threads of a block run on by themselves until a nop, so what stands between two
 nops is done in any order. Signals and semaphores are counts. A group of thread blocks shares an operation by slices; a
@@ -40,6 +40,7 @@ class _Machine:
             )
             for gpu in self.gpus
         ]
+        self.met: dict[tuple[int, int], set[int]] = defaultdict(set)
         self.signals: dict[tuple[int, int, int], int] = defaultdict(int)
         self.semaphores = {
             (gpu["id"], n): one["init_value"] for gpu in self.gpus for n, one in enumerate(gpu["semaphores"])
@@ -72,6 +73,10 @@ class _Machine:
                 return False
             for number in op["semaphore_ids"]:
                 self.semaphores[rank, number] -= 1
+        elif name == "barrier":
+            here = self.met[rank, op["barrier_id"]]
+            here.add(block["id"])
+            return len(here) == int(op["num_threadblocks"])
         elif name == "put":
             for source, target in zip(op["src_buff"], op["dst_buff"], strict=True):
                 there = source | {"type": op["src_buff"][0]["type"]}  # all are read in the buffer of the first
@@ -120,8 +125,8 @@ def _block(machine: _Machine, gpu: dict[str, Any], block: dict[str, Any]) -> Ite
     assert len(block["ops"]) <= 64
     spans: list[list[Op]] = [[]]
     for op in block["ops"]:
-        if op["name"] == "nop":
-            spans.append([])
+        if op["name"] in ("nop", "barrier"):
+            spans += [[op], []] if op["name"] == "barrier" else [[]]
         else:
             spans[-1].append(op)
     for span in spans:

@@ -62,12 +62,23 @@ def test_limits_of_the_executor_are_kept_or_named() -> None:
         RefusedError, match=r"step 0 of rank 0 has 19 peers, and a thread block has channels to at most"
     ):
         write_mscclpp(build("all_to_all", "direct", 20))
-    with pytest.raises(RefusedError, match=r"joined by semaphores, of which a gpu has 16"):
-        write_mscclpp(build("all_reduce", "ring", 100))
+    with pytest.raises(RefusedError, match=r"joined by semaphores and barriers, of which a gpu has 32"):
+        write_mscclpp(build("all_reduce", "ring", 3, segments=80))
     with pytest.raises(RefusedError, match=r"MSCCL\+\+ has no collective like barrier"):
         write_mscclpp(build("barrier", "direct", 4))
     with pytest.raises(RefusedError, match="adds or copies in 1 switch"):
         write_mscclpp(build("all_reduce", "in_network", 4))
+
+
+def test_beyond_the_semaphores_thread_blocks_meet_at_barriers() -> None:
+    ring = build("all_gather", "ring", 3, segments=80)
+    content = write_mscclpp(ring)
+    plan = json.loads(content)
+    names = {op["name"] for block in plan["gpus"][0]["threadblocks"] for op in block["ops"]}
+    assert "barrier" in names and len(plan["gpus"][0]["semaphores"]) == 16
+    assert all(len(block["ops"]) <= 64 for gpu in plan["gpus"] for block in gpu["threadblocks"])
+    assert in_effect(read_mscclpp(content)) == in_effect(ring)
+    assert run_mscclpp(content, Random(7), in_place=True)
 
 
 def test_long_ranges_are_not_sliced_where_slices_would_not_fit() -> None:

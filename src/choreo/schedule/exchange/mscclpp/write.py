@@ -2,8 +2,8 @@
 
 Steps run one after another. A message is put into its own place in the receiver's scratch, then signalled. The receiver
 copies it from there, or adds it. So the GPUs' buffers need not have the same layout. A thread block has room for few
-operations, so further steps go to another block, which waits on a semaphore. Several thread blocks share each
-operation, each on its slice of the data.
+operations, so further steps go to another block, which waits on a semaphore, or at a barrier once there are no more
+semaphores. Several thread blocks share each operation, each on its slice of the data.
 
 The plan is then read back and checked, in place and out of place.
 """
@@ -29,8 +29,8 @@ MAX_OPS = 64  # per thread block
 JOINED = 3  # of these, to wait for the previous thread block and to wake the next
 MAX_PEERS = 16  # peers of a thread block
 AT_ONCE = 8  # channels, or buffers of other GPUs, in one operation
-MAX_SEMAPHORES = 16  # per GPU
-SLICES = 4  # thread blocks that share an operation, if there are enough semaphores
+MAX_SEMAPHORES, MAX_BARRIERS = 16, 16  # per GPU
+SLICES = 4  # thread blocks that share an operation, if there are enough semaphores and barriers
 MAX_CHUNKS_A_RUN = 1 << 16
 MAX_ROWS = 1 << 18
 Op = dict[str, object]
@@ -73,13 +73,14 @@ def _written(schedule: Schedule, name: str, layout: Layout, slices: int) -> byte
     numbers = range(len(layout.messages))
     steps = [_by_rank(layout, group) for _, group in groupby(numbers, key=lambda n: layout.messages[n].step)]
     windows = _windows(layout, steps)
-    while (len(windows) - 1) * slices > MAX_SEMAPHORES and slices > 1:
+    most = MAX_SEMAPHORES + MAX_BARRIERS
+    while (len(windows) - 1) * slices > most and slices > 1:
         slices //= 2
-    if (len(windows) - 1) * slices > MAX_SEMAPHORES:
+    if (len(windows) - 1) * slices > most:
         raise _beyond(
             schedule,
-            f"its steps take {len(windows)} thread blocks one after another, joined by semaphores, of which a gpu has "
-            f"{MAX_SEMAPHORES}",
+            f"its steps take {len(windows)} thread blocks one after another, joined by semaphores and barriers, of "
+            f"which a gpu has {most}",
         )
     plan: Op = {
         "name": schedule.label,
@@ -284,9 +285,9 @@ def _gpu(layout: Layout, rank: int, windows: list[list[Step]], inbox: list[int],
         for piece in range(slices):
             ops = [_sliced(op, piece, slices) for op in part.ops]
             if number > 0:
-                ops[:0] = [{"name": "sem_acquire", "semaphore_ids": [(number - 1) * slices + piece]}, {"name": "nop"}]
+                ops[:0] = [*_join((number - 1) * slices + piece, "sem_acquire"), {"name": "nop"}]
             if number < last:
-                ops += [{"name": "sem_release", "semaphore_ids": [number * slices + piece]}]
+                ops += _join(number * slices + piece, "sem_release")
             first = len(connected)
             connected += part.peers
             ids = list(range(first, len(connected)))
@@ -312,9 +313,16 @@ def _gpu(layout: Layout, rank: int, windows: list[list[Step]], inbox: list[int],
         "scratch_chunks": layout.scratch[rank],
         "channels": [{"channel_type": "memory", "connected_to": connected}] if connected else [],
         "remote_buffers": [{"rank": peer, "type": "s", "access_channel_types": ["memory"]} for peer in everyone],
-        "semaphores": [{"init_value": 0}] * (last * slices),
+        "semaphores": [{"init_value": 0}] * min(last * slices, MAX_SEMAPHORES),
         "threadblocks": blocks,
     }
+
+
+def _join(number: int, name: str) -> list[Op]:
+    """One end of the link from a thread block to the next: a semaphore, or a barrier of the two."""
+    if number < MAX_SEMAPHORES:
+        return [{"name": name, "semaphore_ids": [number]}]
+    return [{"name": "barrier", "barrier_id": number - MAX_SEMAPHORES, "num_threadblocks": 2}]
 
 
 def _sliced(op: Op, piece: int, slices: int) -> Op:
