@@ -34,6 +34,7 @@ from choreo.synthesize.generators.routed import routed
 from choreo.synthesize.generators.translated import translated
 from choreo.synthesize.problem import Candidate, Generator, Problem, UnsolvedError, read_problem
 from choreo.synthesize.refined import refined
+from choreo.synthesize.regrown import regrown
 from choreo.synthesize.rerouted import rerouted
 from choreo.synthesize.shares import evener
 from choreo.topology import Topology
@@ -283,7 +284,7 @@ def _searched(problem: Problem, started: float) -> Synthesis:
             tried += _timed(problem, exact, math.inf)
         elif best_s > enough_s:
             tried += _timed(problem, generator, best_s, enough_s)
-    for improve in (rerouted, refined) if problem.effort not in UNREFINED else ():
+    for improve in (rerouted, regrown, refined) if problem.effort not in UNREFINED else ():
         best_s = min((one.time_s for one in tried), default=math.inf)
         if best_s > enough_s:
             best = _worth_improving(tried, best_s)

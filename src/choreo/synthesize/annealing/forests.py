@@ -19,13 +19,11 @@ from choreo.compiled import import_compiled
 from choreo.synthesize.annealing.search import (
     AGAIN,
     CHANGES,
-    COLD,
     LATE,
     LATENESS,
     LONGER,
     MOVED,
     MOVED_ALL,
-    WARM,
 )
 from choreo.synthesize.list_scheduling import start_times
 from choreo.synthesize.problem import LEAST_CHUNK_BYTES
@@ -34,6 +32,10 @@ from choreo.topology.graph import Bools, Floats, Ints
 
 __all__ = ["Forest", "Forests", "Ground"]
 
+# As in `search`, but colder: the search begins with plans that are good already.
+WARM, COLD = 0.001, 0.00005
+# More plans than this for each task find nothing more.
+PLANS_A_TASK = 1_500
 # How often sizes change, and how often a message moves together with those that start with it.
 RESIZED, ALIKE = 0.15, 0.7
 # How often steps are put off until all are in order.
@@ -154,7 +156,8 @@ class Forests:
         return replace(plan, start_s=all_s, end_s=end_s)
 
     def run(self, plan: Forest, plans: int) -> Forest:
-        """The best of so many plans."""
+        """The best of so many plans, or of fewer if it has few tasks."""
+        plans = min(plans, PLANS_A_TASK * len(plan.parent))
         if self._core is None or plans <= 0:
             return plan
         ground = self.ground
