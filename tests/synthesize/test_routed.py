@@ -57,6 +57,11 @@ def test_a_send_recv_of_many_ranks_takes_all_ways_too() -> None:
     assert found.library is not None and found.library["efficiency"] < 0.9
 
 
+def test_more_chunks_are_tried_if_a_few_more_do_not_help() -> None:
+    found = search("send_recv", "fully_connected(4, 60GB/s, 500ns) x ring(6, 25GB/s, 1us)", "64MiB", effort="low")
+    assert found.efficiency > 0.9
+
+
 def test_a_send_recv_of_uneven_blocks_goes_through_relays() -> None:
     found = search("send_recv", "dgx-1", "1GiB", ranks=[4, 0, 5, 1, 7], shares=[1, 0, 2, 3, 1])
     choreo.prove(found.schedule)

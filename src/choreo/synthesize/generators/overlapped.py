@@ -38,6 +38,8 @@ STRETCHES = (1.0, 1.25, 1.5, 2.0, 3.0)
 FEW_SEGMENTS, FEW_TRANSFERS, FEW_STRETCHES = 8, 1 << 15, (1.0, 1.5)
 # How long messages may keep a rank busy, relative to the bound.
 BUSY = 1.2
+# The most transfers of all schedules together: simulating so many takes half a minute.
+MOST_TRIED = 24 << 20
 # Start times are rounded to this many steps per period.
 TICKS = 64
 
@@ -46,7 +48,7 @@ def overlapped(problem: Problem) -> Iterator[Candidate]:
     """Schedules through switches that reduce, and along the topology's dimensions."""
     reduces = any(block.reduces.any() for block in problem.topology.blocks)
     most_transfers = problem.most_transfers if reduces else min(FEW_TRANSFERS, problem.most_transfers)
-    least_s = problem.bound().bound_s
+    least_s, tried = problem.bound().bound_s, 0
     for base, groups in product(_bases(problem), GROUPS if reduces else (1,)):
         if groups > 1 and base.num_chunks < 2 * groups:
             continue
@@ -71,6 +73,9 @@ def overlapped(problem: Problem) -> Iterator[Candidate]:
             np.maximum.at(first, alone.messages.step[inside], alone.messages.start_s[inside])
             turn = np.repeat(np.arange(groups) * period / groups, base.num_steps)
             for stretch in STRETCHES if reduces else FEW_STRETCHES:
+                tried += grouped.num_transfers * segments
+                if tried > MOST_TRIED:
+                    return
                 starts = turn + np.tile(first, groups) * stretch
                 yield Candidate(f"overlapped {base.label}", _shifted(grouped, segments, period, starts))
 

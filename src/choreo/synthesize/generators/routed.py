@@ -38,6 +38,8 @@ MOST_VARIABLES, MOST_SENDERS = 60_000, 320
 MOST_RELAYS = 256
 # A flow below this fraction of a block is a rounding error of the solver.
 LEAST_FLOW = 1e-4
+# More chunks are not tried once a plan takes longer than the best by this factor: a few more may not help, but many.
+FAR = 1.2
 # A small cost per hop, so that the shortest of equally good paths is taken.
 HOP_COST = 1e-4
 # Hops without latency count as much as this, so that they are hops at all.
@@ -157,7 +159,7 @@ def _along(traffic: _Traffic, hops: Hops, paths: Sequence[_Path], symmetry: Symm
         ways = product((False, True), togethers)
         timed = (in_time(tasks, hops, busiest_first=busiest, together=together) for busiest, together in ways)
         start, end = min(timed, key=_end)
-        if end > 1.02 * best:
+        if end > FAR * best:
             break
         best = min(best, end)
         if symmetry is None:
