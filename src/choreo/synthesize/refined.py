@@ -47,7 +47,7 @@ def refined(problem: Problem, candidates: Sequence[Candidate]) -> Iterator[Candi
         search.run(MESSAGES[1], PLANS[1])
         assert search.best is not None
         schedule = read.scheduled(search.best, resized=search.resizes)
-        yield Candidate(f"{candidate.generator}, refined", schedule)
+        yield Candidate(f"{candidate.generator.removesuffix(', refined')}, refined", schedule)
 
 
 def _search(problem: Problem, read: _Read) -> Ordering:

@@ -50,7 +50,7 @@ def regrown(problem: Problem, candidates: Sequence[Candidate]) -> Iterator[Candi
     for name, forests, plan in found:
         made = _schedule(problem, forests, plan)
         if made is not None:
-            yield Candidate(f"{name}, refined", backwards(made) if inward else made)
+            yield Candidate(f"{name.removesuffix(', refined')}, refined", backwards(made) if inward else made)
 
 
 def _ground_of(hops: Hops) -> Ground:
