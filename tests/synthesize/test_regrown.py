@@ -50,6 +50,8 @@ def test_a_server_of_few_messages_gains(monkeypatch: pytest.MonkeyPatch) -> None
 def test_what_is_no_broadcast_along_trees_is_left_alone() -> None:
     gathered = read_problem("all_gather", NETWORKS[0], "256KiB", ranks=None, root=None, effort="medium")
     assert not list(regrown(gathered, list(greedy(gathered))))
+    long = read_problem("broadcast", NETWORKS[0], "64MiB", ranks=None, root=None, effort="medium")
+    assert not list(regrown(long, [Candidate("library", choreo.build("broadcast", "mst", 6))]))
     # Straight from corner to corner a message passes other devices.
     past = read_problem("broadcast", NETWORKS[1], "256KiB", ranks=None, root=None, effort="medium")
     assert not list(regrown(past, [Candidate("library", choreo.build("broadcast", "linear", 9))]))

@@ -21,6 +21,8 @@ from choreo.topology.graph import Ints
 
 __all__ = ["regrown"]
 
+# Above this size the busiest link decides, and other trees gain little.
+MOST_BYTES = 4 << 20
 # A schedule that handles chunks more often is too large.
 MOST_HANDLED = 1 << 12
 # So many tasks are put in time in all plans, as many from all starts as then from so many of the best, and so on.
@@ -31,7 +33,9 @@ A_HOP = 0.3
 
 def regrown(problem: Problem, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
     """The best of some schedules with other trees."""
-    if problem.collective not in ("broadcast", "reduce") or not problem.in_order or problem.size_bytes <= 0:
+    if problem.collective not in ("broadcast", "reduce") or not problem.in_order:
+        return
+    if not 0 < problem.size_bytes <= MOST_BYTES:
         return
     inward = problem.collective == "reduce"
     hops = hops_of(problem.topology, through_switches=bool(problem.topology.reduces.any()))
