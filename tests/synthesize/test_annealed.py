@@ -112,6 +112,48 @@ def test_the_compiled_search_refuses_what_is_no_tree() -> None:
             trees.run(replace(plan, shape=np.array(parents)), 10)
 
 
+@pytest.mark.skipif(import_compiled(CORE) is None, reason="nothing is compiled")
+@pytest.mark.parametrize("chunks", [1, 2])
+@pytest.mark.parametrize("network", ["torus(4x4, 50GB/s, 1us, overhead=100ns)", NETWORKS[2]])
+def test_the_compiled_search_of_exchanges_plans_as_its_twin_does(network: str, chunks: int) -> None:
+    topology = choreo.get_topology(network)
+    symmetry = symmetry_of(topology)
+    assert symmetry is not None
+    ways = Ways.of(topology, symmetry)
+    settled = []
+    for roots in roots_of(symmetry, 8):
+        search = Exchanges(ways, 16384, chunks, roots)
+        for start in search.starts():
+            search.rng = np.random.default_rng(1)
+            plan = search.run(start, 1000)
+            assert plan.end_s < start.end_s
+            settled.append(np.array_equal(plan.order, plan.start_s))
+            search.rng = np.random.default_rng(1)
+            assert np.array_equal(search.run(start, 1000).order, plan.order)
+    # Messages are put in the order of their starts until that makes no difference, mostly soon enough.
+    assert np.mean(settled) > 0.5
+
+
+@pytest.mark.skipif(import_compiled(CORE) is None, reason="nothing is compiled")
+def test_the_compiled_search_refuses_exchanges_that_do_not_fit() -> None:
+    topology = choreo.get_topology("torus(4x4, 50GB/s, 1us, overhead=100ns)")
+    symmetry = symmetry_of(topology)
+    assert symmetry is not None
+    four = next(roots for roots in roots_of(symmetry, 4) if len(roots.devices) == 4)
+    search = Exchanges(Ways.of(topology, symmetry), 16384, 1, four)
+    plan = search.starts()[0]
+    loop = plan.shape.copy()
+    loop[:2] = search.others[1], search.others[0]
+    for shape in (loop, plan.shape[:-1], plan.shape + 16):
+        with pytest.raises(ValueError, match="do not fit"):
+            search.run(replace(plan, shape=shape), 10)
+    roots, partners = search._exchanges
+    for exchanges in ((roots[[0, 0, 1, 2]], partners), (roots, partners + 1), (roots, np.roll(partners, 1, axis=1))):
+        search._exchanges = exchanges
+        with pytest.raises(ValueError, match="do not fit"):
+            search.run(plan, 10)
+
+
 def test_paths_along_dimensions_end_where_they_should() -> None:
     topology = choreo.get_topology("torus(5x4, 50GB/s, 1us, overhead=100ns)")
     symmetry = symmetry_of(topology)

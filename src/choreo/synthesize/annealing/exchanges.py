@@ -12,8 +12,8 @@ from itertools import permutations, product
 
 import numpy as np
 
-from choreo.synthesize.annealing.search import LATE, Messages, Plan, Search
-from choreo.synthesize.annealing.trees import JOIN, NEAR, NEIGHBOURS
+from choreo.synthesize.annealing.compiled import JOIN, NEAR, CompiledSearch
+from choreo.synthesize.annealing.search import LATE, Messages, Plan
 from choreo.synthesize.annealing.ways import Ways
 from choreo.synthesize.symmetry import Symmetry
 from choreo.topology.graph import Bools, Floats, Ints
@@ -84,19 +84,20 @@ def _along(symmetry: Symmetry, rounds: Sequence[tuple[int, list[list[int]]]]) ->
     return Roots(tuple(devices.tolist()), tuple(found))
 
 
-class Exchanges(Search[Ints]):
+class Exchanges(CompiledSearch):
     """A shape is, for each chunk, whom each device but the roots gives its sum, and then who gives it the whole.
 
     The messages of a chunk come in levels: in to the roots, each round of exchanges, out from them.
     """
 
     def __init__(self, ways: Ways, chunk_bytes: float, chunks: int, roots: Roots) -> None:
-        super().__init__(ways, chunk_bytes)
+        number = {device: turn for turn, device in enumerate(roots.devices)}
+        partners = np.array([[number[partner] for partner in one] for one in roots.rounds], np.int64)
+        super().__init__(ways, chunk_bytes, roots=np.array(roots.devices), partners=partners)
         self.chunks, self.roots = chunks, roots
         self.others = np.setdiff1d(np.arange(self.devices), roots.devices)
         self.at = np.full(self.devices, -1)  # where a device stands among the others
         self.at[self.others] = np.arange(len(self.others))
-        self.near = ways.nearest(NEIGHBOURS)
         count, rounds = len(self.others), len(roots.rounds)
         level = np.repeat(np.arange(rounds + 2), [count, *[len(roots.devices)] * rounds, count])
         between = np.isin(level, np.arange(1, rounds + 1))
@@ -104,8 +105,6 @@ class Exchanges(Search[Ints]):
         self.may_wait = (level[:, None] < level) | ((level[:, None] == level) & ~between)
         self.between, self.per_chunk = between, len(level)
         self.rounds = np.flatnonzero(between).reshape(rounds, -1)
-        number = {device: turn for turn, device in enumerate(roots.devices)}
-        partners = np.array([[number[partner] for partner in one] for one in roots.rounds], np.int64)
         self.partner = np.take_along_axis(self.rounds, partners, axis=1)
         self.reduces: Bools = np.tile(level <= rounds, chunks)
         self.chunk = np.repeat(np.arange(chunks), self.per_chunk)

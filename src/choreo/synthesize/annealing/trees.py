@@ -4,48 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from choreo.compiled import import_compiled
-from choreo.synthesize.annealing.search import (
-    AGAIN,
-    CHANGES,
-    COLD,
-    FAST,
-    LATE,
-    LATENESS,
-    LONGER,
-    MOVED,
-    MOVED_ALL,
-    WARM,
-    Messages,
-    Plan,
-    Search,
-)
+from choreo.synthesize.annealing.compiled import JOIN, NEAR, CompiledSearch
+from choreo.synthesize.annealing.search import LATE, Messages, Plan
 from choreo.synthesize.annealing.ways import Ways
-from choreo.synthesize.timeline import CORE
 from choreo.topology.graph import Floats, Ints
 
 __all__ = ["Trees"]
 
-# How often a new parent is one of the nearest: of so many, and of those as near.
-NEAR, NEIGHBOURS = 0.7, 8
-# How often a message changes to the way of another one at the same time, so that both may be one.
-JOIN = 0.3
 
-
-class Trees(Search[Ints]):
+class Trees(CompiledSearch):
     """A shape is the parent of each device but 0, for each chunk after another.
 
     With `inward` device 0 is not the source of the chunks, but where they are summed up.
     """
 
     def __init__(self, ways: Ways, chunk_bytes: float, chunks: int, *, inward: bool = False) -> None:
-        super().__init__(ways, chunk_bytes)
-        self.chunks, self.inward = chunks, inward
+        super().__init__(ways, chunk_bytes, inward=inward)
+        self.chunks = chunks
         self.child = np.tile(np.arange(1, self.devices), chunks)
         self.first = np.repeat(np.arange(chunks) * (self.devices - 1), self.devices - 1)
-        self.near = ways.nearest(NEIGHBOURS)
-        self._core = import_compiled(CORE) if self.is_compiled else None
-        self.pace = self.pace if self._core is None else FAST
 
     def direct(self) -> Plan[Ints]:
         """Everything goes straight from device 0, or to it, the farthest first."""
@@ -55,31 +32,6 @@ class Trees(Search[Ints]):
     def turned(self, plan: Plan[Ints], ends_s: Floats) -> Plan[Ints]:
         """The trees of a plan the other way round: first goes what ends last there."""
         return self.planned(plan.shape, plan.end_s - ends_s, plan.longest_s)
-
-    def run(self, plan: Plan[Ints], plans: int) -> Plan[Ints]:
-        """The best of so many plans; the compiled loop tries others than the one in Python."""
-        if self._core is None:
-            return super().run(plan, plans)
-        ways = self.ways
-        near = np.cumsum([0, *(len(some) for some in self.near)]), np.concatenate(self.near)
-        tuning = (WARM, COLD, *CHANGES[:3], LATE, MOVED, MOVED_ALL, LONGER, LATENESS, NEAR, JOIN, AGAIN)
-        columns = (
-            plan.shape,
-            plan.order,
-            self.takes_s,
-            ways.offset_of,
-            *near,
-            ways.offsets,
-            ways.lanes,
-            ways.latency_s,
-            self._payers,
-            ways.costs_s,
-            np.array(tuning),
-        )
-        figures = ways.num_lanes, self.devices, plan.longest_s, self.inward, plans, int(self.rng.integers(1 << 62))
-        shape, order, longest_s = self._core.anneal_trees(*map(np.ascontiguousarray, columns), *figures)
-        found = np.frombuffer(shape, np.int64), np.frombuffer(order, np.float64)
-        return self.planned(*found, longest_s)
 
     def messages(self, shape: Ints) -> Messages:
         """A message waits for that to its own sender, or for all that its sender sums up."""

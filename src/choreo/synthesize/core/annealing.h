@@ -1,86 +1,13 @@
-/* Simulated annealing of trees: what `Search.run` does for `Trees`, many times as fast. Numbers at random are others, so
- * the plans are too. */
+/* Simulated annealing of trees, and of trees with exchanges between their roots: what `Search.run` does for `Trees` and
+ * `Exchanges`, many times as fast. Numbers at random are others, so the plans are too. */
 #ifndef CHOREO_ANNEALING_H
 #define CHOREO_ANNEALING_H
-#include "list_scheduling.h"
-
-typedef struct { uint64_t state; } Random;
-
-/* The next number of splitmix64 (G. Steele, D. Lea, C. Flood, OOPSLA 2014), as a fraction of one. */
-static double fraction(Random *random) {
-    uint64_t z = (random->state += 0x9e3779b97f4a7c15ULL);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-    return (double)((z ^ (z >> 31)) >> 11) * 0x1.0p-53;
-}
-
-static int64_t one_of(Random *random, int64_t count) {
-    int64_t found = (int64_t)(fraction(random) * (double)count);
-    return found < count ? found : count - 1;
-}
-
-/* Of mean 0 and deviation 1 (Box and Muller 1958). */
-static double normal(Random *random) {
-    double radius = sqrt(-2.0 * log(1.0 - fraction(random)));
-    return radius * cos(6.283185307179586 * fraction(random));
-}
-
-/* The constants of the same names in `search.py` and `trees.py`. */
-typedef struct { double warm, cold, shape, one, all, late, moved, moved_all, longer, lateness, near, join, again; } Tuning;
-
-/* Trees of chunks: the parent of each device but 0 for one chunk after another, and when messages should start. */
-typedef struct { int64_t *parent; double *order, longest, *start, end, cost; } Plan;
-
-typedef struct {
-    Loop loop;
-    Tuning tuning;
-    Random random;
-    int64_t devices, chunks;
-    int inward;
-    const int64_t *offset_of, *near_offsets, *near;
-    const double *way_takes;
-    int64_t *way, *waits, *place, *after_offsets, *after, *fill, *chain;
-    double *takes, *arrived;
-} Annealing;
-
-static int64_t child_of(const Annealing *a, int64_t task) { return task % (a->devices - 1) + 1; }
-
-/* The message of a device's parent; -1 where that is device 0. */
-static int64_t beyond(const Annealing *a, const Plan *plan, int64_t task) {
-    return plan->parent[task] ? task - child_of(a, task) + plan->parent[task] : -1;
-}
-
-static int64_t way_between(const Annealing *a, int64_t child, int64_t parent) {
-    int64_t to = a->inward ? parent : child, from = a->inward ? child : parent;
-    return a->offset_of[to * a->devices + from] - 1;
-}
-
-/* The messages of a plan, and what waits for what. */
-static void lay_out(Annealing *a, const Plan *plan) {
-    int64_t tasks = a->loop.tasks;
-    memset(a->waits, 0, (size_t)tasks * sizeof(int64_t));
-    memset(a->after_offsets, 0, (size_t)(tasks + 1) * sizeof(int64_t));
-    for (int64_t task = 0; task < tasks; task++) {
-        int64_t above = beyond(a, plan, task);
-        a->way[task] = way_between(a, child_of(a, task), plan->parent[task]);
-        a->takes[task] = a->way_takes[a->way[task]];
-        a->place[task] = a->inward ? task / (a->devices - 1) * a->devices + plan->parent[task] : -1;
-        if (above < 0) continue;
-        a->waits[a->inward ? above : task]++;
-        a->after_offsets[(a->inward ? task : above) + 1]++;
-    }
-    for (int64_t task = 0; task < tasks; task++) a->after_offsets[task + 1] += a->after_offsets[task];
-    memcpy(a->fill, a->after_offsets, (size_t)tasks * sizeof(int64_t));
-    for (int64_t task = 0; task < tasks; task++) {
-        int64_t above = beyond(a, plan, task);
-        if (above >= 0) a->after[a->fill[a->inward ? task : above]++] = a->inward ? above : task;
-    }
-}
+#include "plans.h"
 
 /* When the messages of a plan arrive, if none were made of several. */
 static void arrivals(Annealing *a, const Plan *plan) {
     for (int64_t task = 0; task < a->loop.tasks; task++) {
-        int64_t way = way_between(a, child_of(a, task), plan->parent[task]);
+        int64_t way = way_of_task(a, plan, task);
         a->arrived[task] = plan->start[task] + a->way_takes[way] + a->loop.latency[way];
     }
 }
@@ -88,7 +15,8 @@ static void arrivals(Annealing *a, const Plan *plan) {
 /* Put a plan in time. */
 static void put_in_time(Annealing *a, Plan *plan) {
     Loop *loop = &a->loop;
-    lay_out(a, plan);
+    if (a->roots) lay_out_exchanges(a, plan);
+    else lay_out_trees(a, plan);
     loop->latest = plan->order, loop->most = plan->longest;
     reset(loop);
     run(loop);
@@ -114,7 +42,8 @@ static int64_t last_of(const Annealing *a, const int64_t *tasks, int64_t count) 
 }
 
 /* What a message has waited for last; -1 if for nothing. */
-static int64_t waited_for(const Annealing *a, const Plan *plan, int64_t task) {
+static int64_t waited_for(Annealing *a, const Plan *plan, int64_t task) {
+    if (a->roots) return last_of(a, a->fill, before_exchange(a, plan, task));
     if (!a->inward) return beyond(a, plan, task);
     int64_t count = 0, first = task - child_of(a, task) + 1;
     for (int64_t other = first; other < first + a->devices - 1; other++)
@@ -136,7 +65,7 @@ static int reshape(Annealing *a, const Plan *plan, Plan *changed) {
     int64_t task = chosen(a, plan), child = child_of(a, task), first = task - child + 1, other = 0, joined = -1;
     if (fraction(&a->random) < a->tuning.join) {
         joined = one_of(&a->random, a->loop.tasks);
-        int64_t way = way_between(a, child_of(a, joined), plan->parent[joined]);
+        int64_t way = way_of_task(a, plan, joined);
         while (other < a->devices && way_between(a, child, other) != way) other++;
         if (other == a->devices) return 0;
     } else if (fraction(&a->random) < a->tuning.near) {
@@ -151,6 +80,40 @@ static int reshape(Annealing *a, const Plan *plan, Plan *changed) {
     return 1;
 }
 
+/* The device from which, or in to which, a device's message would take a way; -1 if none. */
+static int64_t along(const Annealing *a, int64_t device, int64_t way, int inward) {
+    for (int64_t other = 0; other < a->devices; other++) {
+        int64_t offset = inward ? a->offset_of[other * a->devices + device] : a->offset_of[device * a->devices + other];
+        if (offset == way + 1) return other;
+    }
+    return -1;
+}
+
+/* With several roots: give one device another parent in one tree; 0 if that is behind it. */
+static int reshape_exchanges(Annealing *a, const Plan *plan, Plan *changed) {
+    int64_t task = chosen(a, plan), between = a->rounds * a->roots, both = 2 * a->others, joined = -1, other;
+    if (!a->others) return 0;
+    while (task % a->each >= a->others && task % a->each < a->others + between) task = one_of(&a->random, a->loop.tasks);
+    int64_t rest = task % a->each, is_in = rest < a->others, at = is_in ? rest : rest - between;
+    const int64_t *tree = plan->parent + task / a->each * both + (is_in ? 0 : a->others);
+    int64_t device = a->other[at % a->others];
+    if (fraction(&a->random) < a->tuning.join) {
+        joined = one_of(&a->random, a->loop.tasks);
+        other = along(a, device, way_of_task(a, plan, joined), (int)is_in);
+        if (other < 0) return 0;
+    } else if (fraction(&a->random) < a->tuning.near) {
+        int64_t from = a->near_offsets[device];
+        other = a->near[from + one_of(&a->random, a->near_offsets[device + 1] - from)];
+    } else other = one_of(&a->random, a->devices);
+    int64_t above = other;
+    while (above != device && a->at[above] >= 0) above = tree[a->at[above]];
+    if (above == device) return 0;
+    changed->parent[task / a->each * both + at] = other;
+    if (joined >= 0) changed->order[task] = plan->start[joined];
+    else if (fraction(&a->random) < 0.5) changed->order[task] = fraction(&a->random) * plan->end;
+    return 1;
+}
+
 /* Change a plan a little; 0 if that is impossible. */
 static int change(Annealing *a, const Plan *plan, Plan *changed) {
     const Tuning *tuning = &a->tuning;
@@ -159,7 +122,7 @@ static int change(Annealing *a, const Plan *plan, Plan *changed) {
     memcpy(changed->parent, plan->parent, (size_t)tasks * sizeof(int64_t));
     memcpy(changed->order, plan->order, (size_t)tasks * sizeof(double));
     changed->longest = plan->longest;
-    if (which < tuning->shape) return reshape(a, plan, changed);
+    if (which < tuning->shape) return a->roots ? reshape_exchanges(a, plan, changed) : reshape(a, plan, changed);
     which -= tuning->shape;
     if (which < tuning->one) {
         changed->order[one_of(&a->random, tasks)] += normal(&a->random) * tuning->moved * plan->end;

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any, TypeVar
 
 import numpy as np
@@ -42,13 +43,16 @@ PLANS, PLANS_A_MESSAGE, MESSAGES = 40_000, 1_500, 8 << 20
 LOW_EFFORT = 0.1
 # The part of them that goes to the first try of each start, for each number of chunks.
 FIRST = 0.3
+# A search that gains less than this part of the time is not begun again.
+HARDLY = 0.001
 # How many times as many are tried where one kind of trees is looked for, and not two.
 ONE_KIND = 2.0
 
 # Several roots of a share: so many at most, on so many devices; the parts of all plans that go to each start, and to
-# the best of them.
-MOST_ROOTS, MOST_EXCHANGING = 4, 128
-FEW, EXCHANGES = 0.03, 0.3
+# each of the best, which are so many, and nearly as fast as the first.
+MOST_ROOTS, MOST_EXCHANGING = 8, 128
+FEW, EXCHANGES = 0.02, 0.5
+BEST, NEAR = 3, 1.1
 
 Shape = TypeVar("Shape")
 Kind = TypeVar("Kind", bound=Search[Any])
@@ -93,24 +97,24 @@ def _gathered(problem: Problem, symmetry: Symmetry, ways: Ways) -> Iterator[Sche
         parts.insert(0, backwards(gathered(symmetry, _spread(back, plan, -back.turns(plan)))))
     yield then(*parts) if len(parts) > 1 else parts[0]
     if problem.collective == "all_reduce" and problem.ranks <= MOST_EXCHANGING:
-        for chunks in counts:
-            yield from _exchanged_sums(problem, symmetry, ways, chunks)
+        yield from _exchanged_sums(problem, symmetry, ways, counts)
 
 
-def _exchanged_sums(problem: Problem, symmetry: Symmetry, ways: Ways, chunks: int) -> Iterator[Schedule]:
-    """By several roots of each share, which exchange their sums."""
-    chunk_bytes, part = problem.size_bytes / problem.ranks / chunks, _part(problem)
-    tried = []
-    for roots in roots_of(symmetry, MOST_ROOTS):
-        search = Exchanges(ways, chunk_bytes, chunks, roots)
-        tried += [(search.run(start, int(_most(search, start) * FEW * part)), search) for start in search.starts()]
-    if not tried:
-        return
-    plan, search = min(tried, key=lambda found: found[0].end_s)
-    plan = search.run(plan, int(_most(search, plan) * part * EXCHANGES))
-    schedule = _with_exchanges(symmetry, search, plan)
-    if schedule is not None:
-        yield schedule
+def _exchanged_sums(problem: Problem, symmetry: Symmetry, ways: Ways, counts: Sequence[int]) -> Iterator[Schedule]:
+    """By several roots of each share, which exchange their sums; those that do best in a few plans."""
+    share_bytes, part = problem.size_bytes / problem.ranks, _part(problem)
+    begun = []
+    for roots, chunks in product(roots_of(symmetry, MOST_ROOTS), counts):
+        search = Exchanges(ways, share_bytes / chunks, chunks, roots)
+        plans = [search.run(start, int(_most(search, start) * FEW * part)) for start in search.starts()]
+        begun.append((min(plans, key=lambda plan: plan.end_s), search))
+    begun.sort(key=lambda found: found[0].end_s)
+    for plan, search in begun[:BEST]:
+        if plan.end_s <= NEAR * begun[0][0].end_s:
+            best = search.run(plan, int(_most(search, plan) * part * EXCHANGES))
+            schedule = _with_exchanges(symmetry, search, best)
+            if schedule is not None:
+                yield schedule
 
 
 def _with_exchanges(symmetry: Symmetry, search: Exchanges, plan: Plan[Ints]) -> Schedule | None:
@@ -179,8 +183,10 @@ def _best(tried: Sequence[tuple[Kind, Sequence[Plan[Shape]]]], part: float) -> t
         most = part * max(_most(search, plan) for plan in starts)
         begun += [(search.run(start, int(most * FIRST)), search, most) for start in starts]
     plan, search, most = min(begun, key=lambda found: found[0].end_s)
-    for _ in tried:  # each time it begins warm again
-        plan = search.run(plan, int(most))
+    for _ in tried:  # each time it begins warm again, as long as that helps
+        before_s, plan = plan.end_s, search.run(plan, int(most))
+        if plan.end_s > before_s * (1 - HARDLY):
+            break
     return search, plan
 
 
