@@ -24,7 +24,7 @@ static double normal(Random *random) {
     return radius * cos(6.283185307179586 * fraction(random));
 }
 
-/* The constants of the same names in `search.py` and `trees.py`. */
+/* The constants of the same names in `search.py` and `compiled.py`. */
 typedef struct { double warm, cold, shape, one, all, late, moved, moved_all, longer, lateness, near, join, again; } Tuning;
 
 /* Trees of chunks: the parent of each device but 0 for one chunk after another, and when messages should start. With
