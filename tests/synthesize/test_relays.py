@@ -167,3 +167,10 @@ def test_pictures_and_prices_name_relays() -> None:
 def test_other_tools_know_no_relays(tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match="1 relay, which a file for"):
         choreo.save(over_the_middle(), tmp_path / "over.xml")
+
+
+def test_ranks_far_apart_on_a_torus_have_all_other_devices_as_relays() -> None:
+    """On the diagonal no rank is a neighbour of another: with fewer relays most links are out of reach."""
+    found = search("broadcast", "torus(8x8, 50GB/s, 1us)", "256MiB", ranks=list(range(0, 64, 9)), effort="low")
+    choreo.prove(found.schedule)
+    assert found.generator == "packed" and found.efficiency > 0.9

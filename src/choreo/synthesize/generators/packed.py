@@ -31,7 +31,7 @@ VECTOR_CHUNKS = (1, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 
 # With more devices packing takes too long: where every device may be a root, and where one is.
 MOST_DEVICES, MOST_DEVICES_ONE_ROOT = 80, 320
 # The most relays (devices without a rank): each may be a root of trees as well.
-MOST_RELAYS = 48
+MOST_RELAYS = 96
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce")
 # With this many hops of pieces, a way of scheduling is dropped once it gives the same result as another, or one worse
 # than the best by this factor.
