@@ -42,7 +42,7 @@ PASSING, LEAVING = (0.5, 2.0), (0.1, 0.3, 1.0, 3.0)
 GIVEN = 4
 # How many messages are planned in all: in each of the rounds, of which the first has all starts and each other one the
 # best of the one before. And what changing a plan takes besides, in messages.
-MESSAGES, ROUNDS, BESIDES = 2e8, ((0.35, 3), (0.35, 1), (0.3, 1)), 500
+MESSAGES, ROUNDS, BESIDES = 1.2e8, ((0.35, 3), (0.35, 1), (0.3, 1)), 500
 # Starts that end later than the best by more than this factor are left out.
 HOPELESS = 1.5
 # From each device to so many of the nearest others, and to those as near.

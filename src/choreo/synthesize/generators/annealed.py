@@ -59,12 +59,13 @@ Kind = TypeVar("Kind", bound=Search[Any])
 
 
 def annealed(problem: Problem) -> Iterator[Candidate]:
-    """Short messages on a symmetric network with long rings."""
+    """Short messages on a symmetric network: by trees if it has long rings, by paths on any."""
     if problem.collective not in KINDS or problem.weights is not None or not problem.in_order:
         return
     if not 0 < problem.size_bytes <= MOST_BYTES or problem.ranks > MOST_DEVICES:
         return
-    if not any(block.kind == "ring" and block.size >= LEAST_RING for block in problem.topology.blocks):
+    has_rings = any(block.kind == "ring" and block.size >= LEAST_RING for block in problem.topology.blocks)
+    if problem.collective != "all_to_all" and not has_rings:
         return
     symmetry = symmetry_of(problem.topology)
     if symmetry is None:
