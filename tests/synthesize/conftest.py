@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from choreo.synthesize import refined
+from choreo.synthesize.improvers import refined
 
 
 @pytest.fixture(autouse=True)

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 import choreo
 from choreo.schedule import pipelined
-from choreo.synthesize import regrown, search
+from choreo.synthesize import search
 from choreo.synthesize.generators import forested
+from choreo.synthesize.improvers import regrown
+from choreo.synthesize.improvers.refined import refined
 from choreo.synthesize.network import hops_between
 from choreo.synthesize.problem import Candidate, read_problem
-from choreo.synthesize.refined import refined
 
 NETWORKS = (
     "ring(5, 50GB/s, 1us, overhead=100ns)",

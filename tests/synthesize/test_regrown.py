@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 import choreo
-import choreo.synthesize.regrown as module
+import choreo.synthesize.improvers.regrown as module
 from choreo.compiled import import_compiled
 from choreo.synthesize.generators.greedy import greedy
 from choreo.synthesize.generators.layered import layered
+from choreo.synthesize.improvers.regrown import regrown
 from choreo.synthesize.problem import Candidate, read_problem
-from choreo.synthesize.regrown import regrown
 from choreo.synthesize.timeline import CORE
 
 NETWORKS = [

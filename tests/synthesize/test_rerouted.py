@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import choreo
-import choreo.synthesize.rerouted as module
+import choreo.synthesize.improvers.rerouted as module
 from choreo.compiled import import_compiled
 from choreo.schedule import pipelined
 from choreo.synthesize import search
+from choreo.synthesize.improvers.rerouted import rerouted
 from choreo.synthesize.problem import Candidate, Problem, read_problem
-from choreo.synthesize.rerouted import rerouted
 from choreo.synthesize.timeline import CORE
 
 pytestmark = pytest.mark.skipif(import_compiled(CORE) is None, reason="nothing is compiled")

@@ -32,10 +32,10 @@ from choreo.synthesize.generators.packed import packed
 from choreo.synthesize.generators.railed import railed
 from choreo.synthesize.generators.routed import routed
 from choreo.synthesize.generators.translated import translated
+from choreo.synthesize.improvers.refined import refined
+from choreo.synthesize.improvers.regrown import regrown
+from choreo.synthesize.improvers.rerouted import rerouted
 from choreo.synthesize.problem import Candidate, Generator, Problem, UnsolvedError, read_problem
-from choreo.synthesize.refined import refined
-from choreo.synthesize.regrown import regrown
-from choreo.synthesize.rerouted import rerouted
 from choreo.synthesize.shares import evener
 from choreo.topology import Topology
 from choreo.topology.graph import Floats

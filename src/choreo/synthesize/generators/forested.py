@@ -32,7 +32,7 @@ MOST_BYTES = 4 << 20
 # The most chunks of a share, and the most devices.
 CHUNKS, MOST_DEVICES = (1, 2, 3, 4, 6, 8), 160
 # So many tasks are put in time in all plans, as many from all starts as then from so many of the best, and so on.
-TASKS, KEPT = 60_000_000, (100, 16, 4, 2)
+TASKS, KEPT = 35_000_000, (100, 16, 4, 2)
 LOW_EFFORT = 0.1
 NO_ROUNDS = np.zeros((0, 1), np.int64)
 # The most roots that exchange their sums.

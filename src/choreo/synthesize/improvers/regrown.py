@@ -26,7 +26,7 @@ MOST_BYTES = 4 << 20
 # A schedule that handles chunks more often is too large.
 MOST_HANDLED = 1 << 12
 # So many tasks are put in time in all plans, as many from all starts as then from so many of the best, and so on.
-TASKS, KEPT = 40_000_000, (12, 3, 1, 1)
+TASKS, KEPT = 20_000_000, (12, 3, 1, 1)
 # What a task takes more for each hop that shares a link with it.
 A_HOP = 0.3
 
