@@ -79,6 +79,16 @@ def test_shares_of_another_server_come_late_over_all_links(collective: str) -> N
     assert found.bound_s == pytest.approx((8 * 13 + 4 * 100 + 9 * 102) / 13 * 1e-6, rel=1e-5)
 
 
+def test_shares_count_by_their_size() -> None:
+    """The scale of weights does not matter, and far shares of no size cost nothing."""
+    network = "switch(4, 9GB/s, 1us) x switch(2, 4GB/s, 50us)"
+    even, scaled = (bound("all_gather", network, 8 * 13000, weights=[one] * 8) for one in (1, 1 << 20))
+    assert even.bound_s == pytest.approx(bound("all_gather", network, 8 * 13000).bound_s, rel=1e-9)
+    assert scaled.bound_s == pytest.approx(even.bound_s, rel=1e-9)
+    far = bound("all_gather", network, 8 * 13000, weights=[1] * 4 + [0] * 4)
+    assert far.bound_s >= (4 * 26 + 4 * 100 + 9 * 102) / 13 * 1e-6 * (1 - 1e-5)
+
+
 @settings(max_examples=60, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow], deadline=None)
 @given(st.data())
 def test_no_simulation_over_two_dimensions_is_below_the_bound(data: st.DataObject) -> None:

@@ -185,7 +185,7 @@ def bound(
     crossing = found.crossing.greatest(proof.sets, scale * unit_bytes)
     relayed_s = found.relayed.least_s(scale * unit_bytes)
     known_s = max(crossing[0], relayed_s, distance.latency_s, float(bandwidth_bound_s))
-    over_time_s = found.over_time.least_s(float(unit_bytes), known_s)
+    over_time_s = found.over_time.least_s(float(scale * unit_bytes), known_s)
     for time_s in (relayed_s, over_time_s if over_time_s > known_s else 0.0):
         if time_s > crossing[0]:
             crossing = time_s, time_s - float(bandwidth_bound_s)

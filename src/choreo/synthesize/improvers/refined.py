@@ -29,7 +29,7 @@ __all__ = ["refined"]
 # A schedule that handles chunks more often is too large.
 MOST_HANDLED = 1 << 15
 # So many messages are put in time again for one schedule, in at most so many plans, and then for the best of them.
-MESSAGES, PLANS = (1 << 18, 1 << 21), (400, 5000)
+MESSAGES, PLANS = (1 << 18, 1 << 22), (400, 10_000)
 
 
 def refined(problem: Problem, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
